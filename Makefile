@@ -1,0 +1,58 @@
+# Everything here works in a fresh clone with make, git and python3 (3.10 or newer, with venv
+# and pip). Type `make` for the list.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+
+# make demo: a trace file (JSON lines), how many of its requests, more options of `kvlane replay`.
+TRACE ?=
+REQUESTS ?= $(if $(TRACE),2000)
+ARGS ?=
+
+.PHONY: help setup demo test test-nojit lint format proto bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+# The stamps exist only while .venv is whole; scripts/venv takes them away before it changes it.
+.venv/.core: pyproject.toml scripts/venv
+	scripts/venv core
+
+.venv/.test: pyproject.toml scripts/venv
+	scripts/venv test
+
+setup: .venv/.test ## Make .venv with everything that the tests need
+
+demo: .venv/.core ## Replay a workload through driver, NIC and agent; TRACE=file REQUESTS=n ARGS=...
+	$(BIN)/kvlane replay $(if $(TRACE),'$(TRACE)') $(if $(REQUESTS),--requests $(REQUESTS)) $(ARGS)
+
+test: lint ## Lint, types, layers, then the whole suite
+	$(BIN)/pytest -n auto
+
+test-nojit: setup ## The same suite with every kernel as plain Python
+	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -n auto
+
+lint: setup ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: setup ## Generate the gRPC code anew from proto/
+	$(BIN)/python scripts/genproto
+
+bench: .venv/.core ## Measure this machine's data path; ARGS=...
+	$(BIN)/kvlane bench $(ARGS)
+
+clean: ## Remove .venv and everything that was made
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,278 @@
+"""The agent: sessions on the control side, the data worker behind them, and both wired up.
+
+It lives on one asyncio loop. Whatever concerns the data path it asks of the worker and
+awaits; whatever the worker reports comes back onto the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from dpu_agent.cache.policy.registry import make_policy
+from dpu_agent.cache.store import BlockStore
+from dpu_agent.config import SessionsConfig, StoreConfig
+from dpu_agent.control.core import (
+    AgentStats,
+    OpenedSession,
+    RemoteRegion,
+    SessionNews,
+    StoreStats,
+)
+from dpu_agent.data.commands import Blocks
+from dpu_agent.data.pool import PayloadPool
+from dpu_agent.data.server import CapsuleServer
+from dpu_agent.runtime.worker import DataWorker
+from dpu_agent.sessions import Session, SessionTable
+from kvlane.errors import ConfigError, SessionNotFoundError
+from kvlane.namespace import Namespace
+from kvlane.seams import Clock
+from kvlane.verbs.protocols import Device, QpEndpoint
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def open_blocks(device: Device, config: StoreConfig, index_seed: int) -> Blocks:
+    """The block store of a configuration, with its memory; ``ConfigError`` what is wrong."""
+    if config.block_bytes > device.max_message_bytes:
+        raise ConfigError(
+            f"store.block_bytes is {config.block_bytes}, but {device.name} moves at most "
+            f"{device.max_message_bytes} bytes at once; choose smaller blocks"
+        )
+    capacity_blocks = config.capacity_bytes // config.block_bytes
+    try:
+        store = BlockStore(
+            capacity_blocks=capacity_blocks,
+            block_bytes=config.block_bytes,
+            policy=make_policy(config.policy, capacity_blocks),
+            seed=index_seed,
+        )
+        return Blocks(store, PayloadPool(device, capacity_blocks * config.block_bytes))
+    except (MemoryError, OSError) as error:
+        raise ConfigError(
+            f"store.capacity_bytes is {config.capacity_bytes}, more memory than this machine "
+            f"gives; choose less"
+        ) from error
+
+
+class Agent:
+    """Implements ``dpu_agent.control.core.AgentCore`` over a device that its caller closes."""
+
+    def __init__(
+        self,
+        device: Device,
+        blocks: Blocks,
+        limits: SessionsConfig,
+        *,
+        boot_id: bytes,
+        clock: Clock,
+    ) -> None:
+        """Must be called on the loop that will use it; ``boot_id`` is new at every start."""
+        self._device = device
+        self._blocks = blocks
+        self._limits = limits
+        self._boot_id = boot_id
+        self._clock = clock
+        self._started_at = clock()
+        self._loop = asyncio.get_running_loop()
+        # 31 bits of the boot id above 32 of counting: fits a signed 64-bit field anywhere.
+        id_base = int.from_bytes(boot_id[:4], "big") >> 1 << 32
+        self._table = SessionTable(max_sessions=limits.max_sessions, id_base=id_base)
+        self._graces: dict[int, asyncio.TimerHandle] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._server = CapsuleServer(
+            device,
+            blocks,
+            boot_id=boot_id,
+            max_sessions=limits.max_sessions,
+            max_queue_depth=limits.max_queue_depth,
+            on_failure=self._report_failure,
+        )
+        self.worker_death: asyncio.Future[BaseException] = self._loop.create_future()
+        """Done when the data worker has died, and the agent with it."""
+        self._worker = DataWorker(
+            device, self._server, clock=clock, on_death=self._report_worker_death
+        )
+        self._worker.start()
+
+    @property
+    def boot_id(self) -> bytes:
+        """16 random bytes, new at every start."""
+        return self._boot_id
+
+    @property
+    def device_name(self) -> str:
+        """The NIC, for people."""
+        return self._device.name
+
+    @property
+    def max_queue_depth(self) -> int:
+        """Most commands of a session in flight."""
+        return self._limits.max_queue_depth
+
+    @property
+    def max_block_bytes(self) -> int:
+        """Bytes of a slot."""
+        return self._blocks.store.block_bytes
+
+    async def open_session(
+        self,
+        client_name: str,
+        namespace: Namespace,
+        endpoint: QpEndpoint,
+        regions: Sequence[RemoteRegion],
+        queue_depth: int,
+    ) -> OpenedSession:
+        """Attach and connect; see ``AgentCore.open_session``."""
+        if namespace.block_bytes > self.max_block_bytes:
+            raise ConfigError(
+                f"blocks of {namespace.block_bytes} bytes do not fit this agent's slots of "
+                f"{self.max_block_bytes}; start the agent with larger blocks"
+            )
+        depth = min(queue_depth, self.max_queue_depth)
+        session_id = self._table.attach(client_name, namespace).session_id
+        try:
+            local = await self._in_worker(
+                lambda: self._server.open(session_id, endpoint, regions, depth)
+            )
+        except BaseException:
+            self._table.abandon(session_id)
+            # Cancelled, maybe: then the call may still run, and this one runs after it.
+            self._worker.call(lambda: self._server.close(session_id))
+            raise
+        self._graces[session_id] = self._loop.call_later(
+            self._limits.watch_grace_ms / 1000, self._grace_is_over, session_id
+        )
+        _log.info(
+            "sessions/%d open: %s, namespace %s, %d commands in flight",
+            session_id,
+            client_name,
+            namespace.name,
+            depth,
+        )
+        return OpenedSession(session_id, local, depth)
+
+    async def close_session(self, session_id: int, reason: str) -> None:
+        """End a session; see ``AgentCore.close_session``."""
+        session = self._table.remove(session_id)
+        self._end_grace(session_id)
+        # A caller that goes away must not leave half of it undone.
+        await self._spawn(self._finish_closing(session, reason))
+
+    async def register_memory(self, session_id: int, regions: Sequence[RemoteRegion]) -> None:
+        """Add regions; see ``AgentCore.register_memory``."""
+        self._table.get(session_id)
+        await self._in_worker(lambda: self._server.register(session_id, regions))
+
+    async def deregister_memory(self, session_id: int, rkeys: Sequence[int]) -> None:
+        """Take regions away; see ``AgentCore.deregister_memory``."""
+        self._table.get(session_id)
+        ended = asyncio.Event()
+
+        def tell() -> None:
+            self._loop.call_soon_threadsafe(ended.set)
+
+        await self._in_worker(lambda: self._server.deregister(session_id, rkeys, tell))
+        await ended.wait()
+
+    async def watch_session(self, session_id: int) -> AsyncGenerator[tuple[SessionNews, str], None]:
+        """News of a session; see ``AgentCore.watch_session``."""
+        session = self._table.get(session_id)
+        news: asyncio.Queue[tuple[SessionNews, str]] = asyncio.Queue()
+        session.watchers.append(lambda state, reason: news.put_nowait((state, reason)))
+        if self._table.draining:
+            session.tell(SessionNews.DRAINING, "the agent is draining")
+        self._end_grace(session_id)
+        state = SessionNews.OPEN
+        try:
+            yield state, ""
+            while state is not SessionNews.CLOSED:
+                state, reason = await news.get()
+                yield state, reason
+        finally:
+            if state is not SessionNews.CLOSED:
+                await self._spawn(self._close_if_open(session_id, "its watcher went away"))
+
+    async def stats(self) -> AgentStats:
+        """A consistent snapshot."""
+
+        def gather() -> tuple[StoreStats, dict[str, int], dict[str, int]]:
+            store = self._blocks.store.stats()
+            return store, self._server.executed, self._device.counters()
+
+        store, commands, counters = await self._in_worker(gather)
+        return AgentStats(
+            uptime_ms=(self._clock() - self._started_at) // 1_000_000,
+            sessions=len(self._table),
+            draining=self._table.draining,
+            store=store,
+            namespaces=self._table.namespaces(),
+            commands=commands,
+            device_counters=counters,
+        )
+
+    async def drain(self) -> int:
+        """Refuse new sessions from now on; return how many are open."""
+        self._table.drain()
+        return len(self._table)
+
+    async def end_sessions(self, reason: str) -> None:
+        """Drain, and close every session that is still open."""
+        await self.drain()
+        for session_id in self._table.ids():
+            await self._close_if_open(session_id, reason)
+
+    async def stop(self) -> None:
+        """End the sessions and the worker; the device is not used afterwards."""
+        if not self.worker_death.done():
+            await self.end_sessions("the agent is stopping")
+            await self._in_worker(self._server.close_all)
+        await asyncio.to_thread(self._worker.stop)
+        self._blocks.pool.close()
+
+    async def _in_worker(self, function: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._worker.call(function))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Start ``work``; cancelling the future that is returned does not cancel it."""
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return asyncio.shield(task)
+
+    async def _finish_closing(self, session: Session, reason: str) -> None:
+        await self._in_worker(lambda: self._server.close(session.session_id))
+        _log.info("sessions/%d closed: %s", session.session_id, reason)
+        session.tell(SessionNews.CLOSED, reason)
+
+    async def _close_if_open(self, session_id: int, reason: str) -> None:
+        try:
+            await self.close_session(session_id, reason)
+        except SessionNotFoundError:
+            _log.debug("sessions/%d was closed already", session_id)
+
+    def _end_grace(self, session_id: int) -> None:
+        grace = self._graces.pop(session_id, None)
+        if grace is not None:
+            grace.cancel()
+
+    def _grace_is_over(self, session_id: int) -> None:
+        del self._graces[session_id]
+        reason = f"nobody watched it within {self._limits.watch_grace_ms} ms"
+        self._spawn(self._close_if_open(session_id, reason))
+
+    def _report_failure(self, session_id: int, reason: str) -> None:
+        """Called in the worker: a session has ended by itself."""
+        self._loop.call_soon_threadsafe(self._session_failed, session_id, reason)
+
+    def _session_failed(self, session_id: int, reason: str) -> None:
+        self._end_grace(session_id)
+        if session_id in self._table:
+            self._table.remove(session_id).tell(SessionNews.CLOSED, reason)
+
+    def _report_worker_death(self, error: BaseException) -> None:
+        """Called in the worker, as the last thing it does."""
+        self._loop.call_soon_threadsafe(self.worker_death.set_result, error)

@@ -1,0 +1,1 @@
+"""The block cache, sans-IO: index, slots, policies. It decides; others move bytes."""

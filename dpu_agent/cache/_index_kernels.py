@@ -1,0 +1,141 @@
+"""The index: an open-addressing hash table from a 32-byte key to a slot number.
+
+Linear probing over 4-byte entries that hold ``tag << slot_bits | slot + 1``, 0 when empty.
+The tag is a piece of the hash that the position does not show; it spares most looks at a
+key, but only the comparison of all 32 bytes decides. Removal shifts later entries back, so
+there are no tombstones and the table never wears out.
+
+A host may send any bytes as a key, so the hash is drawn by secrets from a family with a
+proof. The 16 words of a key are summed with secret factors modulo the prime 2^31 - 1
+(words are below the prime: two keys collide with probability 2^-31), and the sum goes
+through a secret polynomial of degree 4. A 5-independent function keeps the expected number
+of probes constant (Pagh, Pagh, Ruzic, "Linear probing with constant independence", 2009).
+No product exceeds 62 bits, so that the same arithmetic runs interpreted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvlane.jit import kernel
+
+PRIME = (1 << 31) - 1
+KEY_WORDS = 4
+"""A key as 64-bit words, in which it is stored and compared."""
+_SUM_TERMS = 16
+_POLYNOMIAL_TERMS = 5
+SECRETS = _SUM_TERMS + _POLYNOMIAL_TERMS
+
+KeyWords = NDArray[np.int64]
+"""Shape (n, 4), C-contiguous: 32-byte keys."""
+
+
+class IndexArrays(NamedTuple):
+    """The arrays of one index."""
+
+    entries: NDArray[np.uint32]
+    """Shape (buckets,); more buckets than slots, so that every probe sequence ends."""
+    keys: KeyWords
+    """Shape (capacity, 4): the key in each slot, valid while an entry names the slot."""
+    secrets: NDArray[np.int64]
+    """Shape (SECRETS,), each below PRIME."""
+    slot_bits: int
+    """Bits of an entry that hold ``slot + 1``."""
+
+
+@kernel
+def hash_key(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
+    """The hash of ``keys[row]``, 0 to 2^31 - 2."""
+    total = np.int64(0)
+    for word in range(KEY_WORDS):
+        value = keys[row, word]
+        for quarter in range(4):
+            piece = (value >> (16 * quarter)) & 0xFFFF
+            total += secrets[4 * word + quarter] * piece
+    point = total % PRIME
+    result: int = secrets[_SUM_TERMS]
+    for term in range(_SUM_TERMS + 1, SECRETS):
+        result = (result * point + secrets[term]) % PRIME
+    return result
+
+
+@kernel
+def home_of(hashed: int, buckets: int) -> int:
+    """The bucket where the search for a hash begins."""
+    return (hashed * buckets) >> 31
+
+
+@kernel
+def _tag_of(hashed: int, slot_bits: int) -> int:
+    """The low bits of a hash; its high bits chose the bucket."""
+    return hashed & ((1 << (32 - slot_bits)) - 1)
+
+
+@kernel
+def find(index: IndexArrays, keys: KeyWords, row: int) -> int:
+    """The slot of ``keys[row]``, or -1."""
+    buckets = len(index.entries)
+    slot_mask = (1 << index.slot_bits) - 1
+    hashed = hash_key(index.secrets, keys, row)
+    tag = _tag_of(hashed, index.slot_bits)
+    bucket = home_of(hashed, buckets)
+    while True:
+        entry = np.int64(index.entries[bucket])
+        if entry == 0:
+            return -1
+        if entry >> index.slot_bits == tag:
+            slot: int = (entry & slot_mask) - 1
+            same = True
+            for word in range(KEY_WORDS):
+                same = same and index.keys[slot, word] == keys[row, word]
+            if same:
+                return slot
+        bucket = bucket + 1 if bucket + 1 < buckets else 0
+
+
+@kernel
+def find_all(index: IndexArrays, keys: KeyWords) -> NDArray[np.int64]:
+    """The slot of each key, -1 where absent."""
+    slots = np.empty(len(keys), np.int64)
+    for row in range(len(keys)):
+        slots[row] = find(index, keys, row)
+    return slots
+
+
+@kernel
+def insert(index: IndexArrays, keys: KeyWords, row: int, slot: int) -> None:
+    """Let ``keys[row]``, which is absent, lead to ``slot``, to which no key leads."""
+    buckets = len(index.entries)
+    hashed = hash_key(index.secrets, keys, row)
+    bucket = home_of(hashed, buckets)
+    while index.entries[bucket] != 0:
+        bucket = bucket + 1 if bucket + 1 < buckets else 0
+    for word in range(KEY_WORDS):
+        index.keys[slot, word] = keys[row, word]
+    index.entries[bucket] = _tag_of(hashed, index.slot_bits) << index.slot_bits | (slot + 1)
+
+
+@kernel
+def remove(index: IndexArrays, slot: int) -> None:
+    """Forget the key that leads to ``slot``; there is one."""
+    buckets = len(index.entries)
+    slot_mask = (1 << index.slot_bits) - 1
+    hole = home_of(hash_key(index.secrets, index.keys, slot), buckets)
+    while np.int64(index.entries[hole]) & slot_mask != slot + 1:
+        hole = hole + 1 if hole + 1 < buckets else 0
+    bucket = hole
+    while True:
+        bucket = bucket + 1 if bucket + 1 < buckets else 0
+        entry = np.int64(index.entries[bucket])
+        if entry == 0:
+            break
+        resident = (entry & slot_mask) - 1
+        home = home_of(hash_key(index.secrets, index.keys, resident), buckets)
+        # An entry may fill the hole unless its home lies after the hole on its way.
+        if (bucket - home) % buckets >= (bucket - hole) % buckets:
+            index.entries[hole] = entry
+            hole = bucket
+    index.entries[hole] = 0

@@ -1,0 +1,193 @@
+"""The block store: which key lies in which slot, who may write it, read it, or evict it.
+
+It keeps metadata only and never touches a payload byte: it hands out slots, and whoever
+moves bytes does so between ``reserve`` and ``publish``, or between ``pin`` and ``unpin``.
+It is sans-IO and has one owner; calls are batches and must not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpu_agent.cache import _store_kernels as kernels
+from dpu_agent.cache._slot_kernels import SlotState, new_ledger, new_slot_table
+from dpu_agent.cache._store_kernels import Statuses, StoreArrays
+from dpu_agent.cache.index import key_words, new_index
+from dpu_agent.cache.policy.base import EvictionPolicy, SlotArray
+from dpu_agent.control.core import StoreStats
+from kvlane.capsule import KeyArray
+from kvlane.errors import ConfigError
+from kvlane.limits import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
+
+_Slots = TypeVar("_Slots", int, SlotArray)
+
+
+class BlockStore:
+    """Blocks by key, over ``capacity_blocks`` slots of ``block_bytes`` each.
+
+    ``keys`` are uint8 of shape (n, 32), slots and lengths int64 of shape (n,), generations
+    and checksums uint32. ``now`` is in nanoseconds. Slots that are not in the state that a
+    call needs are an error of the program: ``AssertionError``, and nothing has changed.
+    """
+
+    def __init__(
+        self, *, capacity_blocks: int, block_bytes: int, policy: EvictionPolicy, seed: int
+    ) -> None:
+        """``seed`` (up to 256 bits) keys the index's hash and must be a secret from hosts.
+
+        Raises ``ConfigError`` for sizes outside the limits.
+        """
+        if not MIN_BLOCK_BYTES <= block_bytes <= MAX_BLOCK_BYTES:
+            raise ConfigError(
+                f"block_bytes must be {MIN_BLOCK_BYTES} to {MAX_BLOCK_BYTES}, not {block_bytes}"
+            )
+        self.capacity_blocks = capacity_blocks
+        self.block_bytes = block_bytes
+        self.policy = policy
+        self.arrays = StoreArrays(
+            by_key=new_index(capacity_blocks, seed),
+            table=new_slot_table(capacity_blocks),
+            ledger=new_ledger(capacity_blocks),
+        )
+
+    # Lookups that leave no trace
+
+    def exist(self, keys: KeyArray) -> Statuses:
+        """``KeyStatus`` OK or NOT_FOUND for each key; no pin, no touch."""
+        return kernels.exist(self.arrays, key_words(keys))
+
+    def match(self, keys: KeyArray) -> int:
+        """Length of the longest stored prefix of ``keys``; no pin, no touch."""
+        return kernels.match(self.arrays, key_words(keys))
+
+    # Reading
+
+    def pin(self, keys: KeyArray, now: int) -> SlotArray:
+        """The slot of each key, or -1; a slot given stays as it is until it is unpinned.
+
+        A key that occurs twice is pinned twice.
+        """
+        slots = kernels.pin(self.arrays, key_words(keys))
+        self.policy.touched(slots[slots >= 0], now)
+        return slots
+
+    def unpin(self, slots: SlotArray, generations: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Give pins back; True where the slot is still of the generation that was pinned.
+
+        False means that the slot holds another block by now: the bytes read are not to be
+        trusted, and no pin is taken from the readers of that block.
+        """
+        held, wrong = kernels.unpin(self.arrays, slots, generations.astype(np.int64))
+        if wrong >= 0:
+            raise AssertionError(f"slot {slots[wrong]} has no pin to give back")
+        return held
+
+    def generations(self, slots: SlotArray) -> NDArray[np.uint32]:
+        """Generations of pinned or reserved slots."""
+        generations: NDArray[np.uint32] = self.arrays.table["generation"][slots]
+        return generations
+
+    def lengths(self, slots: SlotArray) -> NDArray[np.int64]:
+        """Payload bytes of pinned or reserved slots."""
+        lengths: NDArray[np.uint32] = self.arrays.table["length"][slots]
+        return lengths.astype(np.int64)
+
+    def checksums(self, slots: SlotArray) -> NDArray[np.uint32]:
+        """CRC-32 of the payload of pinned slots."""
+        checksums: NDArray[np.uint32] = self.arrays.table["checksum"][slots]
+        return checksums
+
+    def slot_offset(self, slot: _Slots) -> _Slots:
+        """Where a slot, or each of an array of slots, begins in the payload memory."""
+        return slot * self.block_bytes
+
+    # Writing
+
+    def reserve(
+        self,
+        keys: KeyArray,
+        lengths: NDArray[np.int64],
+        now: int,  # noqa: ARG002 - every call that may change the order of eviction takes it
+    ) -> tuple[SlotArray, Statuses]:
+        """A slot to write for each key that nobody has, -1 for the others, and why.
+
+        OK; EXISTS where an earlier writer has the key, published or on its way, or an
+        earlier key of the batch is the same; BAD_LENGTH; NO_SPACE when every other block
+        is pinned, being written, or among ``keys``: a batch does not push out its own chain.
+        """
+        words = key_words(keys)
+        sizes = np.array(lengths, np.int64)
+        slots, statuses, holders = kernels.reserve_free(self.arrays, words, sizes, self.block_bytes)
+        short = int(np.count_nonzero(statuses == kernels.NO_SPACE))
+        if short:
+            victims = self._choose_victims(short, holders)
+            evicted = kernels.reserve_evicting(self.arrays, words, sizes, victims, slots, statuses)
+            self.policy.removed(victims[:evicted])
+        return slots, statuses
+
+    def _choose_victims(self, count: int, spared: SlotArray) -> SlotArray:
+        """Up to ``count`` slots to evict, none of them in ``spared``."""
+        table = self.arrays.table
+        pins = table["pins"]
+        np.add.at(pins, spared, 1)
+        victims = self.policy.victims(count, pins)
+        evictable = (table["state"][victims] == SlotState.PUBLISHED) & (pins[victims] == 0)
+        np.subtract.at(pins, spared, 1)
+        # A policy is a plug-in; its mistake must not overwrite what a reader is sending.
+        if not evictable.all():
+            raise AssertionError(
+                f"{type(self.policy).__name__} chose slots {victims[~evictable]} for eviction, "
+                f"which are pinned or not published"
+            )
+        return victims
+
+    def publish(self, slots: SlotArray, checksums: NDArray[np.uint32], now: int) -> None:
+        """Make reserved slots visible, in one step, now that all their bytes are there."""
+        wrong = kernels.publish(self.arrays, slots, checksums.astype(np.int64))
+        self._require_writing(slots, wrong)
+        self.policy.inserted(slots, now)
+
+    def abort(self, slots: SlotArray) -> None:
+        """Give reserved slots up; their keys are free for a later writer.
+
+        No write into them may be under way any more.
+        """
+        self._require_writing(slots, kernels.abort(self.arrays, slots))
+
+    def _require_writing(self, slots: SlotArray, wrong: int) -> None:
+        if wrong >= 0:
+            raise AssertionError(f"slot {slots[wrong]} is not reserved, or is listed twice")
+
+    # Removal and reporting
+
+    def delete(self, keys: KeyArray) -> Statuses:
+        """OK where a block was there; lookups miss it from now on, its readers end in peace.
+
+        NOT_FOUND also where the block is still being written.
+        """
+        statuses, gone = kernels.delete(self.arrays, key_words(keys))
+        self.policy.removed(gone)
+        return statuses
+
+    def stats(self) -> StoreStats:
+        """Gauges and counters."""
+        book = self.arrays.ledger[0]
+        return StoreStats(
+            capacity_blocks=self.capacity_blocks,
+            block_bytes=self.block_bytes,
+            blocks=int(book["blocks"]),
+            bytes=int(book["bytes"]),
+            hits=int(book["hits"]),
+            misses=int(book["misses"]),
+            stored=int(book["stored"]),
+            already_stored=int(book["already_stored"]),
+            evicted=int(book["evicted"]),
+            deleted=int(book["deleted"]),
+            aborted=int(book["aborted"]),
+            refused=int(book["refused"]),
+            pinned=int(book["pinned"]),
+            writing=int(book["writing"]),
+        )

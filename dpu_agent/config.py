@@ -1,0 +1,119 @@
+"""The agent's configuration: every setting with its default, unit and rule of thumb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dpu_agent.cache.policy.registry import POLICIES
+from kvlane.config import BYTES, parse_endpoint, setting
+from kvlane.errors import ConfigError
+from kvlane.limits import (
+    DEFAULT_CONTROL_PORT,
+    MAX_BLOCK_BYTES,
+    MAX_QUEUE_DEPTH,
+    MAX_SESSIONS,
+    MIN_BLOCK_BYTES,
+)
+from kvlane.verbs.backends import BACKENDS
+
+
+@dataclass(frozen=True, slots=True)
+class ControlConfig:
+    """Where the control plane listens."""
+
+    listen: str = setting(
+        f"127.0.0.1:{DEFAULT_CONTROL_PORT}",
+        "Endpoint of the gRPC control plane, host:port or [ipv6]:port; port 0 takes a free one.",
+        rule="The control plane has no authentication: bind it to loopback or to a network "
+        "that only the hosts of this agent share.",
+        check=parse_endpoint,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """The NIC that carries the data path."""
+
+    verbs: str = setting(
+        "emulator",
+        "Which implementation of the verbs serves the data path.",
+        choices=BACKENDS,
+    )
+    options: Mapping[str, object] = setting(
+        {}, "Options of that implementation, which checks them itself."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """The memory that holds the blocks."""
+
+    capacity_bytes: int = setting(
+        1 << 30,
+        "Memory for blocks; it holds capacity_bytes / block_bytes of them, rounded down.",
+        unit=BYTES,
+        rule="Leave a quarter of the DPU's memory to everything else.",
+    )
+    block_bytes: int = setting(
+        1 << 20,
+        "Size of a slot, so the longest block that can be stored.",
+        unit=BYTES,
+        rule="The largest block of any namespace that attaches; a shorter block wastes the "
+        "rest of its slot.",
+        minimum=MIN_BLOCK_BYTES,
+        maximum=MAX_BLOCK_BYTES,
+    )
+    policy: str = setting(
+        "lru",
+        "Eviction policy, which chooses the blocks that leave a full store.",
+        choices=POLICIES,
+    )
+
+    def validate(self) -> None:
+        """``ConfigError`` when not even one block fits."""
+        if self.capacity_bytes < self.block_bytes:
+            raise ConfigError(
+                f"capacity_bytes ({self.capacity_bytes}) must hold at least one block of "
+                f"block_bytes ({self.block_bytes}); raise the one or lower the other"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsConfig:
+    """What hosts may take of the agent."""
+
+    max_sessions: int = setting(
+        64,
+        "Sessions open at once; one more is refused.",
+        rule="One session for each worker process of each host that attaches.",
+        minimum=1,
+        maximum=MAX_SESSIONS,
+    )
+    max_queue_depth: int = setting(
+        64,
+        "Most commands that one session may have in flight; a host that asks for more is "
+        "granted this many.",
+        rule="Each costs a receive buffer of one capsule, 64 KiB, for every session.",
+        minimum=1,
+        maximum=MAX_QUEUE_DEPTH,
+    )
+    watch_grace_ms: int = setting(
+        10_000,
+        "How long a new session may wait for the stream that watches it before the agent "
+        "closes it.",
+        unit="milliseconds",
+        rule="Well above the time between a host's OpenSession and its WatchSession.",
+        minimum=1,
+        maximum=3_600_000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Everything that an agent is told when it starts."""
+
+    control: ControlConfig = ControlConfig()
+    device: DeviceConfig = DeviceConfig()
+    store: StoreConfig = StoreConfig()
+    sessions: SessionsConfig = SessionsConfig()

@@ -1,0 +1,1 @@
+"""The control plane's server side: gRPC in front of the agent's core."""

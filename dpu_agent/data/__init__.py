@@ -1,0 +1,1 @@
+"""The data path: capsules in, one-sided transfers, capsules out. One thread owns all of it."""

@@ -1,0 +1,1 @@
+"""Where the agent touches threads, clocks, signals and standard streams."""

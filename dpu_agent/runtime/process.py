@@ -1,0 +1,137 @@
+"""An agent as a process: from configuration to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dpu_agent.agent import Agent, open_blocks
+from dpu_agent.config import AgentConfig
+from dpu_agent.control.server import ControlServer, serve
+from dpu_agent.data.commands import Blocks
+from dpu_agent.runtime.warmup import warm_up
+from kvlane.capsule import BOOT_ID_BYTES
+from kvlane.config import parse_endpoint
+from kvlane.errors import ConfigError
+from kvlane.jit import CACHE_DIR, is_warm
+from kvlane.verbs.backends import open_device
+from kvlane.verbs.protocols import Device
+
+_STOP_GRACE_S = 1.0
+_INDEX_SEED_BITS = 256
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a started agent tells whoever started it."""
+
+    control: str
+    """``host:port`` of the control plane, as bound."""
+    boot_id: bytes
+    device: str
+
+
+def run_agent(
+    config: AgentConfig, *, announce: Callable[[Ready], None], stop_at_stdin_eof: bool = False
+) -> int:
+    """Run an agent until SIGTERM, SIGINT or, if wanted, the end of standard input.
+
+    ``announce`` is called once, when every command would be served without delay. Returns
+    the exit code: 0, or 1 when the data worker has died. ``ConfigError`` and ``VerbsError``
+    say why it could not start.
+    """
+    warm = is_warm()
+    _require_free(config.control.listen)
+    device = open_device(config.device.verbs, config.device.options)
+    try:
+        blocks = open_blocks(device, config.store, secrets.randbits(_INDEX_SEED_BITS))
+        if not warm:
+            print(f"compiling kernels, once; kept in {CACHE_DIR}", file=sys.stderr, flush=True)
+        warm_up(device, config.store.policy, clock=time.monotonic_ns)
+        return asyncio.run(_serve(config, device, blocks, announce, stop_at_stdin_eof))
+    finally:
+        device.close()
+
+
+def _require_free(listen: str) -> None:
+    """``ConfigError`` when nobody could listen there, said before the kernels are compiled."""
+    host, port = parse_endpoint(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {listen} ({error.strerror or error}); stop what is listening "
+            f"there, or choose another address or port"
+        ) from error
+
+
+async def _serve(
+    config: AgentConfig,
+    device: Device,
+    blocks: Blocks,
+    announce: Callable[[Ready], None],
+    stop_at_stdin_eof: bool,
+) -> int:
+    boot_id = secrets.token_bytes(BOOT_ID_BYTES)
+    agent = Agent(device, blocks, config.sessions, boot_id=boot_id, clock=time.monotonic_ns)
+    try:
+        control = await serve(agent, config.control.listen)
+        await _until_told_to_stop(agent, control, announce, stop_at_stdin_eof)
+    finally:
+        await agent.stop()
+    return 1 if agent.worker_death.done() else 0
+
+
+async def _until_told_to_stop(
+    agent: Agent,
+    control: ControlServer,
+    announce: Callable[[Ready], None],
+    stop_at_stdin_eof: bool,
+) -> None:
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[str] = loop.create_future()
+
+    def stop_for(reason: str) -> None:
+        if not stop.done():
+            stop.set_result(reason)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_for, number.name)
+    if stop_at_stdin_eof:
+        _watch_stdin(lambda: loop.call_soon_threadsafe(stop_for, "end of standard input"))
+    announce(Ready(control.address, agent.boot_id, agent.device_name))
+    ends: list[asyncio.Future[Any]] = [stop, agent.worker_death]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if stop.done():
+        _log.info("stopping: %s", stop.result())
+        await control.drain()
+        await agent.end_sessions("the agent is stopping")
+    await control.stop(_STOP_GRACE_S)
+
+
+def _watch_stdin(at_eof: Callable[[], object]) -> None:
+    """Call ``at_eof`` in a thread of its own when standard input has ended.
+
+    A thread, because epoll knows no regular files and no /dev/null.
+    """
+
+    def read() -> None:
+        try:
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
+        finally:
+            at_eof()
+
+    threading.Thread(target=read, name="kvlane-stdin", daemon=True).start()

@@ -1,0 +1,127 @@
+"""The thread that owns the data path: device, completion queue, store, sessions.
+
+Nothing in the data path has a lock, because nothing else touches it. Other threads hand in
+closures with ``call``; these run between two polls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from kvlane.errors import KvlaneError
+from kvlane.seams import Clock
+from kvlane.verbs.protocols import Device
+
+_IDLE_WAIT_MS = 100.0
+"""A bound only: completions and calls end the wait."""
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Pollable(Protocol):
+    """What the worker drives."""
+
+    def poll(self, now: int) -> bool:
+        """Handle what has completed; True when there was anything."""
+
+
+class WorkerDeadError(KvlaneError):
+    """The data worker has ended; the agent cannot go on and must be started again."""
+
+
+class DataWorker:
+    """Runs ``device.progress``, ``server.poll`` and calls, for as long as it lives.
+
+    An exception that comes out of the loop is a fault of the agent. The worker does not
+    hide it by going on: it logs it, fails all calls and reports it by ``on_death``.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        server: Pollable,
+        *,
+        clock: Clock,
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        """``on_death(error)`` runs in the worker's thread, as the last thing it does."""
+        self._device = device
+        self._server = server
+        self._clock = clock
+        self._on_death = on_death
+        self._inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._gate = threading.Lock()
+        self._open = True
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # A daemon, so that a main thread that dies is not kept waiting for it.
+        self._thread = threading.Thread(target=self._run, name="kvlane-data", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run ``function`` in the worker; the future brings its result or its exception."""
+        future: Future[T] = Future()
+        with self._gate:
+            if not self._open:
+                raise WorkerDeadError("the agent's data worker has ended; start the agent again")
+            self._inbox.append((future, function))
+            os.eventfd_write(self._wake_fd, 1)
+        return future
+
+    def stop(self) -> None:
+        """End the thread after the calls made so far, and wait for that."""
+        with self._gate:
+            self._open = False
+            os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+        os.close(self._wake_fd)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            _log.critical("the data worker has died", exc_info=True)
+            self._on_death(error)
+
+    def _loop(self) -> None:
+        while self._open or self._inbox:
+            worked = self._device.progress()
+            worked = self._server.poll(self._clock()) or worked
+            worked = self._run_calls() or worked
+            if not worked:
+                self._device.wait(_IDLE_WAIT_MS, self._wake_fd)
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._wake_fd)
+
+    def _run_calls(self) -> bool:
+        """Run the calls that are there now; those that come meanwhile wait for a poll."""
+        count = len(self._inbox)
+        for _ in range(count):
+            future, function = self._inbox.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+        return count > 0
+
+    def _fail_calls(self, cause: BaseException) -> None:
+        with self._gate:
+            self._open = False
+        while self._inbox:
+            future, _ = self._inbox.popleft()
+            if future.set_running_or_notify_cancel():
+                error = WorkerDeadError("the agent's data worker has died; see the agent's log")
+                error.__cause__ = cause
+                future.set_exception(error)

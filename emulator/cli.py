@@ -1,0 +1,81 @@
+"""``emulate``: an agent on an emulated SmartNIC, for development and tests without hardware."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import click
+
+from dpu_agent.cli import run_command
+from dpu_agent.config import AgentConfig
+from dpu_agent.runtime.process import Ready
+from kvlane.config import load_mapping
+from kvlane.limits import DEFAULT_CONTROL_PORT
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default=f"127.0.0.1:{DEFAULT_CONTROL_PORT}",
+    show_default=True,
+    help="Control plane's host:port; port 0 takes a free one.",
+)
+@click.option(
+    "--data-listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="The emulated NIC's host:port (UDP); hosts must be able to reach it.",
+)
+@click.option("--capacity", default="1GiB", show_default=True, help="Memory for blocks.")
+@click.option("--block-bytes", default="1MiB", show_default=True, help="Size of a slot.")
+@click.option("--policy", default="lru", show_default=True, help="Eviction policy.")
+@click.option("--faults", default="", help="Faults of the emulated link; none by default.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the faults.")
+@click.option("--mtu", default=4096, show_default=True, help="Path MTU in bytes.")
+@click.option("--ready-json", is_flag=True, help="Print one JSON line when ready to serve.")
+@click.option(
+    "--exit-on-stdin-eof", is_flag=True, help="End with standard input, for a parent process."
+)
+def emulate(  # noqa: PLR0913 - one argument for each option, as click passes them
+    *,
+    listen: str,
+    data_listen: str,
+    capacity: str,
+    block_bytes: str,
+    policy: str,
+    faults: str,
+    seed: int,
+    mtu: int,
+    ready_json: bool,
+    exit_on_stdin_eof: bool,
+) -> None:
+    """Serve a block store to hosts over an emulated RDMA NIC; no hardware, no root."""
+
+    def config() -> AgentConfig:
+        options = {"listen": data_listen, "mtu_bytes": mtu, "faults": faults, "seed": seed}
+        mapping = {
+            "control": {"listen": listen},
+            "device": {"verbs": "emulator", "options": options},
+            "store": {
+                "capacity_bytes": capacity,
+                "block_bytes": block_bytes,
+                "policy": policy,
+            },
+        }
+        return load_mapping(AgentConfig, mapping, "command line")
+
+    run_command(
+        config,
+        announce=_print_json if ready_json else _log_ready,
+        stop_at_stdin_eof=exit_on_stdin_eof,
+    )
+
+
+def _print_json(ready: Ready) -> None:
+    line = {"control": ready.control, "boot_id": ready.boot_id.hex(), "device": ready.device}
+    click.echo(json.dumps(line))
+
+
+def _log_ready(ready: Ready) -> None:
+    logging.getLogger(__name__).info("serving at %s on %s", ready.control, ready.device)

@@ -1,0 +1,347 @@
+"""RoCEv2 over an ordinary UDP socket: no privileges, both ends may be anywhere.
+
+The socket hides the IP header, which the ICRC covers, so both ends assume what Linux sends
+from an unconnected socket that never fragments: identification 0, "don't fragment" set,
+type of service 0. Peers that look at real headers, such as HCAs, need the raw link.
+
+Runs of equal frames to one peer travel as one call each way (UDP_SEGMENT, UDP_GRO): most
+of the cost of a datagram is the trip through the kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import AddressValueError, IPv4Address
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.link.frames import FRAME, IPV4_MAPPED_LOW, Burst
+from emulator.link.gid import gid_halves, ipv4_gid, is_ipv4
+from kvlane.errors import ConfigError
+
+# Of linux/udp.h, linux/in.h and asm-generic/socket.h; the socket module lacks them.
+_UDP_SEGMENT = 103
+_UDP_GRO = 104
+_IP_MTU_DISCOVER = 10
+_IP_PMTUDISC_DO = 2
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+
+DEFAULT_BUFFER_BYTES = 32 << 20
+MAX_PAYLOAD_BYTES = 65507
+"""UDP payload of the largest IPv4 packet; also the most that one call may carry."""
+MAX_SEND_SEGMENTS = 64
+"""Frames of one call; newer kernels take 128, all that know UDP_SEGMENT take 64."""
+MAX_RECEIVE_SEGMENTS = 128
+"""Frames that one read may bring. A smaller burst loses what does not fit."""
+TRUESIZE_FACTOR = 3
+"""The kernel charges a socket for its buffers, which are up to so much larger than the data."""
+
+_DONT_FRAGMENT = 0x4000
+_GRO_SIZE = struct.Struct("@i")
+_SEGMENT_SIZE = struct.Struct("@H")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_GRO_SIZE.size)
+_LINK_IS_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+_NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
+_PEER_FIELDS = ["dst_hi", "dst_lo", "dst_port"]
+
+Address = tuple[str, int]
+
+
+class _Group(NamedTuple):
+    """Frames ``first`` to ``end`` of a burst: contiguous, one peer, equal but for the last."""
+
+    first: int
+    end: int
+    start: int
+    stop: int
+    segment_bytes: int
+
+
+class UdpLink:
+    """A ``Link`` on one unconnected IPv4 UDP socket."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        segmentation: bool = True,
+    ) -> None:
+        """Bind; port 0 takes a free one. ``ConfigError`` says what is wrong with the address.
+
+        ``segmentation=False`` sends and receives one datagram a call, as on kernels without
+        UDP_SEGMENT.
+        """
+        self._gid = ipv4_gid(_checked_address(host, port))
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+            granted = _enlarge(self._socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, buffer_bytes)
+            _enlarge(self._socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, buffer_bytes)
+            _bind(self._socket, host, port)
+            self._coalescing = segmentation and _enable_gro(self._socket)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._segmentation = segmentation
+        self._segmentation_proven = False
+        self._port: int = self._socket.getsockname()[1]
+        self._window_bytes = granted // TRUESIZE_FACTOR
+        self._arrival = np.zeros(1, FRAME)
+        self._arrival["dst_hi"], self._arrival["dst_lo"] = gid_halves(self._gid)
+        self._arrival["dst_port"] = self._port
+        self._arrival["ip_frag"] = _DONT_FRAGMENT
+        self.lost_sending = 0
+        """Frames that the kernel refused for good: no route, too long, forbidden."""
+        self.lost_receiving = 0
+        """Frames that had no room in the burst that they arrived for."""
+
+    @property
+    def gid(self) -> bytes:
+        """The bound address, IPv4-mapped."""
+        return self._gid
+
+    @property
+    def udp_port(self) -> int:
+        """The bound port."""
+        return self._port
+
+    @property
+    def source_port(self) -> int:
+        """The bound port: a socket has one, whatever the flow."""
+        return self._port
+
+    @property
+    def receive_window_bytes(self) -> int:
+        """What the socket buffer surely holds, in bytes of full-sized frames."""
+        return self._window_bytes
+
+    @property
+    def segmentation(self) -> bool:
+        """Whether runs of frames still go out as one call."""
+        return self._segmentation
+
+    def next_release(self, now: int) -> int | None:  # noqa: ARG002
+        """Nothing is held back here."""
+        return None
+
+    def fileno(self) -> int:
+        """The socket; -1 after ``close``."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def send(self, burst: Burst) -> int:
+        """Send in order; a full socket buffer ends it, anything else that fails is a loss."""
+        if not burst.count:
+            return 0
+        arena = burst.arena.data
+        frames = burst.frames.view(np.ndarray)[: burst.count]
+        peers = frames[_PEER_FIELDS]
+        for group in _groups(frames, MAX_SEND_SEGMENTS if self._segmentation else 1):
+            peer = _socket_address(*peers[group.first].item())
+            if peer is None:
+                self.lost_sending += group.end - group.first
+                continue
+            sent = self._send_group(arena[group.start : group.stop], group, peer)
+            if sent < group.end - group.first:
+                return group.first + sent
+        return burst.count
+
+    def _send_group(self, data: memoryview, group: _Group, peer: Address) -> int:
+        """Send frames by one call where possible; how many are done with, lost or sent."""
+        frames = group.end - group.first
+        if frames == 1 or not self._segmentation:
+            return self._send_singly(data, group, peer)
+        size = _SEGMENT_SIZE.pack(group.segment_bytes)
+        try:
+            self._socket.sendmsg([data], [(socket.IPPROTO_UDP, _UDP_SEGMENT, size)], 0, peer)
+        except OSError as error:
+            if error.errno in _LINK_IS_FULL:
+                return 0
+            if error.errno in _NO_SEGMENTATION:
+                return self._send_refused(data, group, peer)
+            self.lost_sending += frames
+        else:
+            self._segmentation_proven = True
+        return frames
+
+    def _send_refused(self, data: memoryview, group: _Group, peer: Address) -> int:
+        """Send singly what the kernel did not take as a group, and learn from how that goes.
+
+        If it goes, and no group ever went, then kernel or interface cannot segment. Frames
+        above the MTU of one path fail both ways and say nothing about the others.
+        """
+        lost_before = self.lost_sending
+        done = self._send_singly(data, group, peer)
+        if done > self.lost_sending - lost_before and not self._segmentation_proven:
+            self._segmentation = False
+        return done
+
+    def _send_singly(self, data: memoryview, group: _Group, peer: Address) -> int:
+        for index in range(group.end - group.first):
+            start = index * group.segment_bytes
+            try:
+                self._socket.sendto(data[start : start + group.segment_bytes], peer)
+            except OSError as error:
+                if error.errno in _LINK_IS_FULL:
+                    return index
+                self.lost_sending += 1
+        return group.end - group.first
+
+    def receive(self, burst: Burst, now: int) -> int:  # noqa: ARG002 (holds nothing back)
+        """Read until the socket is empty or the burst may be too full for another read."""
+        arena = burst.arena.data
+        frames = burst.frames.view(np.ndarray)
+        used = 0
+        while self._has_room(len(frames) - burst.count, len(arena) - used, burst.count == 0):
+            try:
+                nbytes, ancillary, flags, peer = self._socket.recvmsg_into(
+                    [arena[used:]], _ANCILLARY_BYTES
+                )
+            except OSError:
+                # Empty or closed, or an error report, which reading has cleared.
+                break
+            if flags & socket.MSG_TRUNC:
+                self.lost_receiving += 1
+            elif nbytes:
+                segment_bytes = _segment_bytes(ancillary) or nbytes
+                free = frames[burst.count :]
+                burst.count += self._describe(free, used, nbytes, segment_bytes, peer)
+                used += nbytes
+        return burst.count
+
+    def _has_room(self, free_frames: int, free_bytes: int, is_first: bool) -> bool:
+        """Whether no read can overflow the burst; the first is always worth a try."""
+        if is_first:
+            return free_frames > 0 and free_bytes > 0
+        needed = MAX_RECEIVE_SEGMENTS if self._coalescing else 1
+        return free_frames >= needed and free_bytes >= MAX_PAYLOAD_BYTES
+
+    def _describe(
+        self,
+        free: NDArray[Any],
+        start: int,
+        nbytes: int,
+        segment_bytes: int,
+        peer: Address,
+    ) -> int:
+        """Write the descriptors of one read; how many there was room for."""
+        segments = -(-nbytes // segment_bytes)
+        count = min(segments, len(free))
+        self.lost_receiving += segments - count
+        self._arrival["src_lo"] = _mapped_low(peer[0])
+        self._arrival["src_port"] = peer[1]
+        new = free[:count]
+        new[:] = self._arrival
+        new["offset"] = np.arange(start, start + nbytes, segment_bytes)[:count]
+        new["length"] = segment_bytes
+        if count == segments:
+            new["length"][-1] = nbytes - (segments - 1) * segment_bytes
+        return count
+
+
+def _groups(frames: NDArray[Any], max_segments: int) -> Iterator[_Group]:
+    """Cut frames into the fewest calls: equal lengths, but the last of a call may be shorter."""
+    offset, length = frames["offset"], frames["length"]
+    follows = offset[1:] == offset[:-1] + length[:-1]
+    for field in _PEER_FIELDS:
+        follows &= frames[field][1:] == frames[field][:-1]
+    ends_run = ~(follows & (length[1:] == length[:-1]))
+    is_tail = follows & (length[1:] < length[:-1])
+    total = len(frames)
+    offsets, lengths = offset.tolist(), length.tolist()
+    first = 0
+    for run_end in [*(np.flatnonzero(ends_run) + 1).tolist(), total]:
+        while first < run_end:
+            segment = lengths[first]
+            most = min(max_segments, max(1, MAX_PAYLOAD_BYTES // max(1, segment)))
+            end = min(first + most, run_end)
+            stop = offsets[end - 1] + lengths[end - 1]
+            fits = end < total and stop + lengths[end] - offsets[first] <= MAX_PAYLOAD_BYTES
+            if end == run_end and fits and is_tail[end - 1] and end - first < max_segments:
+                stop += lengths[end]
+                end += 1
+            yield _Group(first, end, offsets[first], stop, segment)
+            first = end
+
+
+def _segment_bytes(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """Length of the segments that the kernel has coalesced; 0 for a single datagram."""
+    for level, kind, data in ancillary:
+        if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+            size: int = _GRO_SIZE.unpack(data)[0]
+            return size
+    return 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _mapped_low(host: str) -> int:
+    """Lower half of the GID of a sender."""
+    return IPV4_MAPPED_LOW | int.from_bytes(socket.inet_aton(host), "big")
+
+
+@functools.lru_cache(maxsize=4096)
+def _socket_address(gid_hi: int, gid_lo: int, port: int) -> Address | None:
+    """Where a frame goes; ``None`` when an IPv4 socket cannot send there."""
+    if not is_ipv4(gid_hi, gid_lo) or not 0 < port <= 0xFFFF:
+        return None
+    return socket.inet_ntoa((gid_lo & 0xFFFFFFFF).to_bytes(4, "big")), port
+
+
+def _checked_address(host: str, port: int) -> IPv4Address:
+    try:
+        address = IPv4Address(host)
+    except AddressValueError:
+        raise ConfigError(
+            f"udp link: {host!r} is no IPv4 address; write one such as 127.0.0.1"
+        ) from None
+    if address.is_unspecified:
+        raise ConfigError(
+            f"udp link: {host} stands for every address, but peers need one GID; write the "
+            f"address that they reach this host by"
+        )
+    if not 0 <= port <= 0xFFFF:
+        raise ConfigError(f"udp link: port {port} is not in 0..65535; 0 takes a free one")
+    return address
+
+
+def _bind(udp: socket.socket, host: str, port: int) -> None:
+    try:
+        udp.bind((host, port))
+    except OSError as error:
+        hints = {
+            errno.EADDRINUSE: "another process has it; stop that one, or choose another port",
+            errno.EADDRNOTAVAIL: "no interface of this host has that address",
+            errno.EACCES: "ports below 1024 need a privilege; choose a higher one",
+        }
+        hint = hints.get(error.errno or 0, error.strerror or str(error))
+        raise ConfigError(f"udp link: cannot listen on {host}:{port}: {hint}") from error
+
+
+def _enlarge(udp: socket.socket, option: int, forced_option: int, nbytes: int) -> int:
+    """Ask for a buffer, with privilege beyond the system's limit; return what was granted."""
+    try:
+        udp.setsockopt(socket.SOL_SOCKET, forced_option, nbytes)
+    except PermissionError:
+        udp.setsockopt(socket.SOL_SOCKET, option, nbytes)
+    return udp.getsockopt(socket.SOL_SOCKET, option)
+
+
+def _enable_gro(udp: socket.socket) -> bool:
+    """Ask for coalesced reads; False on a kernel without them."""
+    try:
+        udp.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+    except OSError:
+        return False
+    return True

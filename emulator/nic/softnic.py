@@ -1,0 +1,152 @@
+"""``SoftNic``: an engine on a link, made safe for threads.
+
+The NIC has no thread of its own. Whoever posts sends at once, and whoever waits for
+completions drives it, so that a command costs no hand-over between threads. One lock
+serialises the engine; it is held for the length of a burst, and never while sleeping.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from emulator.link.frames import Burst, Link
+from emulator.roce._transmit_kernels import NEVER
+from emulator.roce.engine import RoceEngine
+from kvlane.seams import Clock
+from kvlane.verbs.records import RecordArray
+
+_BURST_FRAMES = 256
+_TX_ARENA_BYTES = 256 * 1024
+"""A quarter of a core's L2 cache: payload is still there when the socket copies it."""
+_RX_ARENA_BYTES = 512 * 1024
+_RX_FRAMES = 1024
+_TRANSMIT_ROUNDS = 4
+"""Bursts sent before received frames, acknowledgements above all, get their turn."""
+
+
+class SoftNic:
+    """A NIC port in software."""
+
+    def __init__(self, engine: RoceEngine, link: Link, clock: Clock) -> None:
+        self._engine = engine
+        self._link = link
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tx = Burst(_BURST_FRAMES, _TX_ARENA_BYTES)
+        self._rx = Burst(_RX_FRAMES, _RX_ARENA_BYTES)
+        self._kick = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sleepers = 0
+        self._sleep_until = 0
+        self.closed = False
+
+    @property
+    def link(self) -> Link:
+        """The link it sends over."""
+        return self._link
+
+    @contextmanager
+    def engine(self) -> Iterator[RoceEngine]:
+        """The engine, for the caller alone; what was posted is sent on leaving."""
+        with self._lock:
+            yield self._engine
+            if not self.closed:
+                self._transmit(self._clock())
+                self._wake_for_deadline()
+
+    def poll_cq(self, index: int, out: RecordArray) -> int:
+        """Move completions of a queue into ``out``; sends nothing."""
+        with self._lock:
+            return self._engine.poll_cq(index, out)
+
+    def counters(self) -> dict[str, int]:
+        """The engine's counters."""
+        with self._lock:
+            return self._engine.counters()
+
+    def progress(self) -> bool:
+        """Receive and send what is due; True when there was anything."""
+        with self._lock:
+            if self.closed:
+                return False
+            now = self._clock()
+            self._rx.clear()
+            received = self._link.receive(self._rx, now)
+            if received:
+                self._engine.receive(self._rx, now)
+            return self._transmit(now) or received > 0
+
+    def wait(self, timeout_ms: float, wake_fd: int) -> None:
+        """Sleep until a frame arrives, a timer runs out, ``wake_fd`` is readable or time is up."""
+        with self._lock:
+            if self.closed:
+                return
+            now = self._clock()
+            until = min(now + int(timeout_ms * 1e6), self._engine.next_deadline())
+            release = self._link.next_release(now)
+            if release is not None:
+                until = min(until, release)
+            if self._tx.count or until <= now:
+                return
+            self._sleepers += 1
+            self._sleep_until = until
+        try:
+            poller = select.poll()
+            for fd in (self._link.fileno(), self._kick, wake_fd):
+                if fd >= 0:
+                    poller.register(fd, select.POLLIN)
+            poller.poll(-(-(until - now) // 1_000_000))
+        finally:
+            with self._lock:
+                self._sleepers -= 1
+                self._rearm_kick()
+
+    def _rearm_kick(self) -> None:
+        """The last sleeper takes the kick back, or away when the NIC has been closed."""
+        if self._sleepers:
+            return
+        if self.closed:
+            os.close(self._kick)
+            return
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._kick)
+
+    def _wake_for_deadline(self) -> None:
+        """A sleeper must not oversleep a timer that somebody else has just armed."""
+        if self._sleepers and self._engine.next_deadline() < min(self._sleep_until, NEVER):
+            os.eventfd_write(self._kick, 1)
+
+    def _transmit(self, now: int) -> bool:
+        """Send bursts until there is nothing to send or the link takes no more."""
+        worked = False
+        for _ in range(_TRANSMIT_ROUNDS):
+            if self._tx.count == 0 and self._engine.transmit(self._tx, now) == 0:
+                break
+            worked = True
+            if not self._send():
+                break
+        return worked
+
+    def _send(self) -> bool:
+        """Hand the burst to the link; keep what it did not take, in order."""
+        burst = self._tx
+        accepted = self._link.send(burst)
+        left = burst.count - accepted
+        if left:
+            burst.frames[:left] = burst.frames[accepted : burst.count].copy()
+        burst.count = left
+        return left == 0
+
+    def close(self) -> None:
+        """Close link and descriptors; sleepers wake up."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            os.eventfd_write(self._kick, 1)
+            self._link.close()
+            if self._sleepers == 0:
+                os.close(self._kick)

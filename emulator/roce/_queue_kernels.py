@@ -1,0 +1,67 @@
+"""The verbs' side of the rings: posting work requests and polling completions in batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emulator.roce.state import cq_at, cqe_at, rqe_at, wqe_at
+from kvlane.jit import kernel
+
+
+@kernel
+def post_send(qp: Any, requests: Any) -> None:
+    """Append SEND_WR records; the caller has checked that they fit."""
+    for i in range(len(requests)):
+        request = requests[i]
+        wqe = wqe_at(qp.sq, qp.sq_tail % qp.sq_size)
+        wqe.wr_id = request.wr_id
+        wqe.opcode = request.opcode
+        wqe.send_flags = request.send_flags
+        wqe.imm = request.imm
+        wqe.length = request.length
+        wqe.remote_addr = request.remote_addr
+        wqe.rkey = request.rkey
+        wqe.assigned = 0
+        wqe.sent = 0
+        wqe.received = 0
+        wqe.num_sge = 1
+        wqe.sge_addr[0] = request.local_addr
+        wqe.sge_length[0] = request.length
+        wqe.sge_lkey[0] = request.lkey
+        qp.sq_tail += 1
+
+
+@kernel
+def post_recv(qp: Any, requests: Any) -> None:
+    """Append RECV_WR records; the caller has checked that they fit."""
+    for i in range(len(requests)):
+        request = requests[i]
+        rqe = rqe_at(qp.rq, qp.rq_tail % qp.rq_size)
+        rqe.wr_id = request.wr_id
+        rqe.length = request.length
+        rqe.num_sge = 1
+        rqe.sge_addr[0] = request.local_addr
+        rqe.sge_length[0] = request.length
+        rqe.sge_lkey[0] = request.lkey
+        qp.rq_tail += 1
+
+
+@kernel
+def poll_cq(cqs: int, index: int, out: Any) -> int:
+    """Move completions into ``out``, oldest first; return how many."""
+    cq = cq_at(cqs, index)
+    count = 0
+    while count < len(out) and cq.head < cq.tail:
+        cqe = cqe_at(cq.ring, cq.head % cq.depth)
+        target = out[count]
+        target.wr_id = cqe.wr_id
+        target.status = cqe.status
+        target.opcode = cqe.opcode
+        target.byte_len = cqe.byte_len
+        target.qp_num = cqe.qp_num
+        target.src_qp = cqe.src_qp
+        target.imm = cqe.imm
+        target.wc_flags = cqe.wc_flags
+        cq.head += 1
+        count += 1
+    return count

@@ -1,0 +1,93 @@
+"""Sending what the responder owes: data of READs in order, then one acknowledgement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emulator.roce._emit_kernels import (
+    AETH_BYTES,
+    BTH_BYTES,
+    begin_frame,
+    finish_frame,
+    has_room,
+    put_aeth,
+)
+from emulator.roce._memory_kernels import access_allowed
+from emulator.roce._psn_kernels import psn_add
+from emulator.roce.state import ANSWER_NONE, MAX_READ_JOBS, counters_at, job_at
+from emulator.wire.aeth import NakCode
+from emulator.wire.opcode import Opcode
+from kvlane.jit import kernel
+from kvlane.rawmem import copy
+from kvlane.verbs.enums import AccessFlags
+
+_ACKNOWLEDGE = int(Opcode.RC_ACKNOWLEDGE)
+_FIRST = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
+_MIDDLE = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
+_LAST = int(Opcode.RC_RDMA_READ_RESPONSE_LAST)
+_ONLY = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
+_REMOTE_READ = int(AccessFlags.REMOTE_READ)
+_ACK_NO_CREDITS = 0x1F
+_NAK_ACCESS = 0x60 | int(NakCode.REMOTE_ACCESS_ERROR)
+
+
+@kernel
+def _emit_acknowledge(nic: Any, qp: Any, psn: int, syndrome: int) -> None:
+    address = begin_frame(nic, qp, _ACKNOWLEDGE, psn, False)
+    put_aeth(address + BTH_BYTES, syndrome, qp.msn)
+    finish_frame(nic, qp, address, BTH_BYTES + AETH_BYTES, 0)
+
+
+@kernel
+def _response_opcode(first: bool, last: bool) -> int:
+    if last:
+        return _ONLY if first else _LAST
+    return _FIRST if first else _MIDDLE
+
+
+@kernel
+def _emit_read_response(nic: Any, qp: Any, job: Any) -> bool:
+    """The next packet of a READ's data; False when its region has gone meanwhile."""
+    payload = min(qp.mtu, job.left)
+    last = job.psn == job.last_psn
+    if payload > 0 and not access_allowed(nic, qp.pd, job.rkey, job.addr, payload, _REMOTE_READ):
+        # A NAK may stand in the middle of a response (IBTA 1.7 section 9.7.5.2.4).
+        counters_at(nic.counters, 0).resp_remote_access_errors += 1
+        _emit_acknowledge(nic, qp, job.psn, _NAK_ACCESS)
+        return False
+    opcode = _response_opcode(job.started == 0, last)
+    address = begin_frame(nic, qp, opcode, job.psn, False)
+    header = BTH_BYTES
+    if opcode != _MIDDLE:
+        put_aeth(address + header, _ACK_NO_CREDITS, qp.msn)
+        header += AETH_BYTES
+    copy(address + header, job.addr, payload)
+    finish_frame(nic, qp, address, header, payload)
+    job.started = 1
+    job.psn = psn_add(job.psn, 1)
+    job.addr += payload
+    job.left -= payload
+    if last:
+        qp.job_head += 1
+    return True
+
+
+@kernel
+def transmit_answers(nic: Any, qp: Any, quota: int) -> int:
+    """Fill the burst with up to ``quota`` response packets; return how many.
+
+    An acknowledgement waits behind READ data, because it would acknowledge it.
+    """
+    emitted = 0
+    while qp.job_head < qp.job_tail:
+        if emitted >= quota or not has_room(nic):
+            return emitted
+        job = job_at(qp.jobs, qp.job_head % MAX_READ_JOBS)
+        emitted += 1
+        if not _emit_read_response(nic, qp, job):
+            qp.job_head = qp.job_tail
+    if qp.answer != ANSWER_NONE and has_room(nic):
+        _emit_acknowledge(nic, qp, qp.answer_psn, qp.answer_syndrome)
+        qp.answer = ANSWER_NONE
+        emitted += 1
+    return emitted

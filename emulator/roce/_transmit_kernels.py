@@ -1,0 +1,59 @@
+"""Transmitting: timers first, then every queue pair in turn until the burst is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emulator.roce._emit_kernels import has_room
+from emulator.roce._requester_kernels import check_ack_timer, transmit_requests
+from emulator.roce._respond_kernels import transmit_answers
+from emulator.roce.state import ANSWER_NONE, qp_at
+from kvlane.jit import kernel
+from kvlane.verbs.enums import QpState
+
+_RTS = int(QpState.RTS)
+
+_QUOTA = 64
+"""Packets a queue pair may send before the next one's turn."""
+
+NEVER = 1 << 62
+"""A deadline that does not come."""
+
+
+@kernel
+def transmit_burst(nic: Any, now: int) -> int:
+    """Fill the empty burst of ``nic``; return the number of frames in it."""
+    nic.tx_count = 0
+    nic.tx_bytes = 0
+    for step in range(nic.qp_high):
+        if not has_room(nic):
+            break
+        index = (nic.next_qp + step) % nic.qp_high
+        qp = qp_at(nic.qps, index)
+        if qp.in_use == 0:
+            continue
+        # A NAK that put this QP in error must still go out.
+        transmit_answers(nic, qp, _QUOTA)
+        if qp.state == _RTS:
+            check_ack_timer(nic, qp, now)
+            transmit_requests(nic, qp, now, _QUOTA)
+    if nic.qp_high > 0:
+        nic.next_qp = (nic.next_qp + 1) % nic.qp_high
+    return int(nic.tx_count)
+
+
+@kernel
+def next_deadline(nic: Any) -> int:
+    """When a timer runs out next (ns), ``NEVER`` without one, 0 when an answer is due now."""
+    earliest = NEVER
+    for index in range(nic.qp_high):
+        qp = qp_at(nic.qps, index)
+        if qp.in_use == 0:
+            continue
+        if qp.answer != ANSWER_NONE or qp.job_head < qp.job_tail:
+            return 0
+        if qp.ack_deadline != 0:
+            earliest = min(earliest, qp.ack_deadline)
+        if qp.rnr_deadline != 0:
+            earliest = min(earliest, qp.rnr_deadline)
+    return earliest

@@ -1,0 +1,200 @@
+"""``kvlane replay``: a trace, or synthetic chat, against an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from host_driver.client import connect
+from host_driver.config import EMULATOR_OPTIONS, MIN_STAGING_BYTES, DriverConfig
+from host_driver.emulated import SCHEME
+from host_driver.replay.chat import BLOCK_TOKENS, chat_requests
+from host_driver.replay.report import ReplayResult
+from host_driver.replay.runner import Replay, ReplayOptions
+from host_driver.replay.trace import Request, read_trace
+from kvlane.errors import ConfigError
+from kvlane.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
+from kvlane.namespace import Namespace
+
+EXIT_WRONG_BYTES = 1
+"""Some block came back other than it was stored."""
+
+CHAT_REQUESTS = 1000
+"""Requests of the synthetic chat, which has no end of its own."""
+
+DEFAULT_CAPACITY_GIB = 1.0
+"""Of a private emulated agent; all blocks of the default run fit, so nothing is evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayJob:
+    """What to replay, and against which agent."""
+
+    trace: Path | None
+    limit: int | None
+    target: str
+    options: ReplayOptions
+    driver: DriverConfig
+    seed: int
+
+    @property
+    def namespace(self) -> Namespace:
+        """Blocks of two sizes share no namespace, so the size is part of its name."""
+        return Namespace(
+            name=f"kvlane-replay-{self.options.block_bytes}",
+            model="payload-from-key",
+            block_tokens=BLOCK_TOKENS,
+            block_bytes=self.options.block_bytes,
+        )
+
+    @property
+    def total(self) -> int | None:
+        """How many requests there will be, where that is known before they are read."""
+        return self.limit if self.trace else self.limit or CHAT_REQUESTS
+
+    def requests(self) -> Iterator[Request]:
+        """The requests, read or made as they are needed."""
+        source = read_trace(self.trace) if self.trace else chat_requests(self.seed)
+        return islice(source, self.total)
+
+    async def run(self, on_request: Callable[[int], None]) -> ReplayResult:
+        """Connect, replay, close."""
+        dpu = await connect(self.target, namespace=self.namespace, config=self.driver)
+        async with dpu:
+            return await Replay(dpu, self.options, on_request).run(self.requests())
+
+
+def full_target(target: str, capacity_gib: float | None, block_bytes: int) -> str:
+    """``emulated:`` with its slots and capacity; every other target as it is.
+
+    ``ConfigError`` when a capacity is asked of an agent that has its own.
+    """
+    if target == SCHEME:
+        gib = DEFAULT_CAPACITY_GIB if capacity_gib is None else capacity_gib
+        return f"{SCHEME}?capacity={int(gib * 2**30)}&block_bytes={block_bytes}"
+    if capacity_gib is not None:
+        raise ConfigError(
+            f"--capacity-gib is for --target {SCHEME} alone; {target} says its own capacity"
+        )
+    return target
+
+
+def driver_config(faults: str, seed: int, queue_depth: int) -> DriverConfig:
+    """The driver's settings for a replay."""
+    return DriverConfig(
+        device_options={**EMULATOR_OPTIONS, "faults": faults, "seed": seed},
+        queue_depth=queue_depth,
+        # Blocks come and go through registered memory, so nothing is staged.
+        staging_bytes=MIN_STAGING_BYTES,
+    )
+
+
+def run_with_progress(job: ReplayJob) -> ReplayResult:
+    """Run a job with a progress bar on standard error, where that is a terminal."""
+    columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    shown = Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+    with shown as progress:
+        task = progress.add_task("replay", total=job.total)
+        return asyncio.run(job.run(lambda done: progress.update(task, completed=done)))
+
+
+@click.command()
+@click.argument(
+    "trace", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--target",
+    default=SCHEME,
+    show_default=True,
+    help="host:port of an agent's control plane, or emulated: for a private emulated agent.",
+)
+@click.option(
+    "--requests",
+    "limit",
+    type=click.IntRange(min=1),
+    help=f"Stop after this many.  [default: all of a trace, {CHAT_REQUESTS} of the chat]",
+)
+@click.option(
+    "--block-bytes",
+    default=65536,
+    show_default=True,
+    help="Payload of a block: a multiple of 8 that fits the agent's slots.",
+)
+@click.option(
+    "--capacity-gib",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"Capacity of a private emulated agent.  [default: {DEFAULT_CAPACITY_GIB:g}]",
+)
+@click.option(
+    "--concurrency",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Requests in flight. It does not change what is hit, as long as nothing is evicted.",
+)
+@click.option(
+    "--queue-depth",
+    default=DEFAULT_QUEUE_DEPTH,
+    show_default=True,
+    type=click.IntRange(1, MAX_QUEUE_DEPTH),
+    help="Commands in flight on the connection.",
+)
+@click.option(
+    "--faults",
+    default="",
+    help="Faults of this host's emulated link, both ways, such as drop=0.01,corrupt=0.001.",
+)
+@click.option(
+    "--seed", default=1, show_default=True, help="Seed of the synthetic chat and of the faults."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.pass_context
+def replay(  # noqa: PLR0913 - one argument for each option, as click passes them
+    ctx: click.Context,
+    *,
+    trace: Path | None,
+    target: str,
+    limit: int | None,
+    block_bytes: int,
+    capacity_gib: float | None,
+    concurrency: int,
+    queue_depth: int,
+    faults: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Replay TRACE against an agent, and verify every byte that comes back.
+
+    For each request the agent is asked for the longest stored prefix of its blocks; what
+    is there is retrieved and verified, the rest is stored.
+
+    TRACE has the Mooncake format, a JSON object a line: timestamp (ms), input_length and
+    output_length (tokens), hash_ids (blocks of the prompt). Without TRACE, a synthetic
+    multi-turn chat is replayed.
+
+    Exit code 1 says that some block came back wrong.
+    """
+    job = ReplayJob(
+        trace=trace,
+        limit=limit,
+        target=full_target(target, capacity_gib, block_bytes),
+        options=ReplayOptions(block_bytes, concurrency),
+        driver=driver_config(faults, seed, queue_depth),
+        seed=seed,
+    )
+    result = run_with_progress(job)
+    if as_json:
+        click.echo(result.to_json())
+    else:
+        Console().print(result.to_table())
+    if result.verification_errors:
+        ctx.exit(EXIT_WRONG_BYTES)

@@ -1,0 +1,258 @@
+"""Operations of the API and the commands they are split into, a capsule each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_driver.memory import Region
+from kvlane.capsule import (
+    CommandFlags,
+    CommandStatus,
+    KeyArray,
+    KeyStatus,
+    Opcode,
+    Response,
+)
+from kvlane.errors import (
+    CreditError,
+    DrainingError,
+    KvlaneError,
+    ProtocolError,
+    SessionNotFoundError,
+    TransferError,
+)
+from kvlane.limits import MAX_KEYS_PER_CAPSULE
+
+_REFUSALS: dict[CommandStatus, type[KvlaneError]] = {
+    CommandStatus.BAD_SESSION: SessionNotFoundError,
+    CommandStatus.TOO_MANY_IN_FLIGHT: CreditError,
+    CommandStatus.DRAINING: DrainingError,
+    CommandStatus.INTERNAL: TransferError,
+}
+_LAST_KEY_STATUS = max(KeyStatus)
+
+T = TypeVar("T")
+"""What a call of the API returns."""
+
+
+def same_error(error: KvlaneError) -> KvlaneError:
+    """A fresh error with the same text: one instance raised in two tasks mixes tracebacks."""
+    return type(error)(*error.args)
+
+
+def require_known_statuses(statuses: NDArray[np.uint8]) -> None:
+    """``ProtocolError`` when a status is none of ``KeyStatus``."""
+    if len(statuses) and statuses.max() > _LAST_KEY_STATUS:
+        raise ProtocolError(f"the agent answered with key status {statuses.max()}, which is none")
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """The keys ``start`` to ``stop`` of an operation: what one capsule carries."""
+
+    operation: Operation[Any]
+    start: int
+    stop: int
+    descriptors: Any = None
+    """``recarray`` of DESCRIPTOR once prepared, for operations that move blocks."""
+    staged_addr: int | None = None
+    """Staging held by this command."""
+
+    @property
+    def keys(self) -> KeyArray:
+        """The keys of this command."""
+        return self.operation.keys[self.start : self.stop]
+
+    @property
+    def span(self) -> slice:
+        """Where this command's results go in those of the operation."""
+        return slice(self.start, self.stop)
+
+    def prepare(self) -> bool:
+        """Make ready for sending; False while there is no staging for it."""
+        return self.operation.prepare(self)
+
+    def complete(self, response: Response) -> Command | None:
+        """Take the response, which matches this command; return a command to send next.
+
+        ``ProtocolError`` when it cannot be an answer; the command has not ended then.
+        """
+        return self.operation.complete(self, response)
+
+    def abort(self, error: KvlaneError) -> None:
+        """End without a response; nothing will touch the command's memory any more."""
+        self.operation.abort(self, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What every operation is about."""
+
+    keys: KeyArray
+    deadline_ns: int
+
+
+class Operation(Generic[T]):
+    """One call of the API. It ends once, when the last of its commands has ended.
+
+    Commands are driven under the engine's lock; ``ended`` may be read by any thread.
+    """
+
+    opcode: ClassVar[Opcode]
+
+    def __init__(self, request: Request) -> None:
+        self.keys = request.keys
+        self.deadline_ns = request.deadline_ns
+        self.error: KvlaneError | None = None
+        self.ended = False
+        self.regions: tuple[Region, ...] = ()
+        """Regions that its descriptors name; the agent must know them before."""
+        self._open_commands = 0
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def flags(self) -> CommandFlags:
+        """Options of every command."""
+        return CommandFlags(0)
+
+    def result(self) -> T:
+        """What the call returns, once it has ended well."""
+        raise NotImplementedError
+
+    def commands(self) -> list[Command]:
+        """The commands to submit first; to be called once. Without keys it ends here."""
+        listed = [Command(self, start, stop) for start, stop in self._spans()]
+        self._open_commands = len(listed)
+        if not listed:
+            self._finish()
+        return listed
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call back at the end, in whichever thread brings it about; before submission only."""
+        self._callbacks.append(callback)
+
+    def give_up(self, error: KvlaneError) -> None:
+        """End instead of being submitted."""
+        self._note(error)
+        self._finish()
+
+    def raise_error(self) -> None:
+        """Raise what the operation failed with, if it did."""
+        if self.error is not None:
+            raise self.error
+
+    def prepare(self, command: Command) -> bool:  # noqa: ARG002
+        """Make a command ready for sending; False while there is no room for it."""
+        return True
+
+    def complete(self, command: Command, response: Response) -> Command | None:
+        """Take a response; see ``Command.complete``."""
+        following = None
+        if response.status is CommandStatus.OK:
+            following = self._absorb(command, response)
+        else:
+            self._note(self._refusal(response))
+        self._open_commands += following is not None
+        self._end(command)
+        return following
+
+    def abort(self, command: Command, error: KvlaneError) -> None:
+        """End a command without a response."""
+        self._note(same_error(error))
+        self._end(command)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, len(self.keys), MAX_KEYS_PER_CAPSULE):
+            yield start, min(start + MAX_KEYS_PER_CAPSULE, len(self.keys))
+
+    def _absorb(self, command: Command, response: Response) -> Command | None:
+        """Check and keep the results; ``ProtocolError`` before anything is changed."""
+        raise NotImplementedError
+
+    def _release(self, command: Command) -> None:
+        """Give back what ``prepare`` took."""
+
+    def _refusal(self, response: Response) -> KvlaneError:
+        kind = _REFUSALS.get(response.status, ProtocolError)
+        return kind(f"the agent refused {self.opcode.name} as a whole: {response.status.name}")
+
+    def _note(self, error: KvlaneError) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _end(self, command: Command) -> None:
+        self._release(command)
+        self._open_commands -= 1
+        if self._open_commands == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.ended = True
+        for callback in self._callbacks:
+            callback()
+
+
+class StatusOperation(Operation[T]):
+    """One status byte a key comes back."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._statuses = np.zeros(len(self.keys), np.uint8)
+
+    def _absorb(self, command: Command, response: Response) -> None:
+        require_known_statuses(response.results)
+        self._statuses[command.span] = response.results
+
+
+class ExistOperation(StatusOperation[NDArray[np.bool_]]):
+    """EXIST: True where the key is stored."""
+
+    opcode = Opcode.EXIST
+
+    def result(self) -> NDArray[np.bool_]:
+        """For each key, whether it is stored."""
+        stored: NDArray[np.bool_] = self._statuses == KeyStatus.OK
+        return stored
+
+
+class DeleteOperation(StatusOperation[NDArray[np.uint8]]):
+    """DELETE: ``KeyStatus`` of each key."""
+
+    opcode = Opcode.DELETE
+
+    def result(self) -> NDArray[np.uint8]:
+        """The statuses."""
+        return self._statuses
+
+
+class MatchOperation(Operation[int]):
+    """MATCH: asks for the next capsule of the chain only while all before were stored."""
+
+    opcode = Opcode.MATCH
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._matched = 0
+
+    def result(self) -> int:
+        """Length of the longest stored prefix, in keys."""
+        return self._matched
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        if len(self.keys):
+            yield 0, min(len(self.keys), MAX_KEYS_PER_CAPSULE)
+
+    def _absorb(self, command: Command, response: Response) -> Command | None:
+        asked = command.stop - command.start
+        if response.result > asked:
+            raise ProtocolError(f"the agent matched {response.result} keys of {asked}")
+        self._matched = command.start + response.result
+        if response.result < asked or command.stop == len(self.keys):
+            return None
+        stop = min(command.stop + MAX_KEYS_PER_CAPSULE, len(self.keys))
+        return Command(self, command.stop, stop)

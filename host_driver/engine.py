@@ -1,0 +1,169 @@
+"""Who drives the queue: a thread of its own, or the caller who waits for a result.
+
+The thread is always there, because a software NIC must acknowledge and retransmit also
+while nobody calls. A blocking caller drives by himself while he waits, which saves two
+changes of thread an operation; the engine's thread keeps out of his way meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from typing import Any
+
+from host_driver.commands import Operation
+from host_driver.queue import CommandQueue
+from kvlane.errors import KvlaneError, TransferError, VerbsError
+from kvlane.seams import Clock
+from kvlane.verbs.protocols import Device
+
+BUSY_WAIT_MS = 5.0
+"""Longest sleep while commands are in flight: deadlines are looked at that often."""
+
+IDLE_WAIT_MS = 100.0
+"""Longest sleep while there is nothing to do."""
+
+PARKED_WAIT_S = 0.005
+"""How often the engine's thread looks whether a blocking caller still drives."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Drives one command queue. Any thread may call any method."""
+
+    def __init__(self, device: Device, queue: CommandQueue, clock: Clock) -> None:
+        self._device = device
+        self._queue = queue
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Held by whoever touches the queue."""
+        self._inbox: deque[Operation[Any]] = deque()
+        self._turn = threading.Condition()
+        self._driver_present = False
+        """A blocking caller drives; others wait for ``_turn``. Guarded by it."""
+        self._stopping = threading.Event()
+        self._wake_lock = threading.Lock()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="kvlane-driver", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> KvlaneError | None:
+        """Why the connection was given up, if it was."""
+        return self._queue.failure
+
+    def submit(self, operation: Operation[Any]) -> None:
+        """Hand an operation to the engine's thread; its callbacks come from there."""
+        self._accept(operation)
+        self._wake()
+
+    def run(self, operation: Operation[Any]) -> None:
+        """Submit an operation and drive until it has ended."""
+        operation.when_ended(self._announce_turn)
+        self._accept(operation)
+        while not operation.ended:
+            if self._take_turn(operation):
+                try:
+                    self._drive_until_ended(operation)
+                finally:
+                    self._leave_turn()
+
+    def fail(self, error: KvlaneError) -> None:
+        """Give the connection up from outside, such as on news from the agent."""
+        with self._lock:
+            self._queue.fail(error)
+        self._wake()
+
+    def stop(self, error: KvlaneError) -> None:
+        """End the thread; operations that have not ended end with ``error``."""
+        self._stopping.set()
+        self._wake()
+        self._thread.join()
+        with self._lock:
+            self._queue.fail(error)
+        self._end_rejected()
+        with self._wake_lock:
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+
+    def _accept(self, operation: Operation[Any]) -> None:
+        self._inbox.append(operation)
+        if self._queue.failure is not None:
+            self._end_rejected()
+
+    def _end_rejected(self) -> None:
+        """End what was handed to a failed queue, which nobody drives any more."""
+        with self._lock:
+            if self._queue.failure is not None:
+                self._take_inbox()
+
+    def _take_inbox(self) -> None:
+        while self._inbox:
+            self._queue.submit(self._inbox.popleft())
+
+    def _wake(self) -> None:
+        with self._wake_lock:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
+
+    # Driving
+
+    def _drive(self) -> bool:
+        """Move everything on by one step; True when there was something to do."""
+        with self._lock:
+            self._take_inbox()
+            if self._queue.failure is not None:
+                return False
+            try:
+                worked = self._device.progress()
+                return self._queue.pump(self._clock()) or worked
+            except Exception as error:
+                # Whatever it is: whoever waits must hear of it and not hang.
+                _logger.exception("the driver's engine failed")
+                self._queue.fail(TransferError(f"the driver's engine failed: {error!r}"))
+                return False
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and self._queue.failure is None:
+            if self._driver_present:
+                self._stopping.wait(PARKED_WAIT_S)
+            elif not self._drive():
+                self._sleep(IDLE_WAIT_MS if self._queue.idle else BUSY_WAIT_MS, self._wake_fd)
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake_fd)
+        self._end_rejected()
+
+    def _drive_until_ended(self, operation: Operation[Any]) -> None:
+        while not operation.ended:
+            if not self._drive() and not operation.ended:
+                self._sleep(BUSY_WAIT_MS, -1)
+
+    def _sleep(self, timeout_ms: float, wake_fd: int) -> None:
+        try:
+            self._device.wait(timeout_ms, wake_fd)
+        except VerbsError as error:
+            self.fail(TransferError(f"the NIC cannot be waited for ({error}); connect anew"))
+
+    # Turns of blocking callers
+
+    def _take_turn(self, operation: Operation[Any]) -> bool:
+        """Become the driver, or wait until there is none; False when the operation ended."""
+        with self._turn:
+            self._turn.wait_for(lambda: operation.ended or not self._driver_present)
+            if operation.ended:
+                return False
+            self._driver_present = True
+            return True
+
+    def _leave_turn(self) -> None:
+        with self._turn:
+            self._driver_present = False
+            self._turn.notify_all()
+
+    def _announce_turn(self) -> None:
+        with self._turn:
+            self._turn.notify_all()

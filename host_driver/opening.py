@@ -1,0 +1,82 @@
+"""The handshake that opens a session."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import ExitStack
+
+from host_driver.block_kernels import warm_up
+from host_driver.config import DriverConfig
+from host_driver.control import AgentCapabilities, ControlClient, ControlSession
+from host_driver.data_path import DataPath
+from host_driver.emulated import EmulatedAgent, is_emulated, parse_emulated
+from host_driver.engine import Engine
+from host_driver.queue import Peer
+from host_driver.self_test import self_test
+from host_driver.session import Session
+from kvlane.config import parse_endpoint
+from kvlane.errors import KvlaneError, ProtocolError, SessionError, VersionMismatchError
+from kvlane.limits import MAX_CAPSULE_BYTES, MAX_KEYS_PER_CAPSULE
+from kvlane.namespace import Namespace
+
+
+def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Session:
+    """Connect to the agent at ``target``; blocks, and leaves nothing behind when it raises."""
+    warm_up()
+    with ExitStack() as undo:
+        control = ControlClient(_address_of(target, config, undo), config.control_timeout_ms)
+        undo.callback(control.close)
+        _require_usable(control.get_capabilities(), namespace)
+        path = DataPath(config)
+        undo.callback(path.close)
+        self_test(path.device, time.monotonic_ns)
+        opened = control.open_session(
+            f"{socket.gethostname()}:{os.getpid()}",
+            namespace,
+            path.endpoint,
+            [path.staging.region.memory_region],
+            config.queue_depth,
+        )
+        try:
+            engine = _start_engine(path, opened, config)
+        except KvlaneError:
+            control.close_session(opened.name)
+            raise
+        return Session(namespace, config, control, opened, path, engine, undo)
+
+
+def _address_of(target: str, config: DriverConfig, undo: ExitStack) -> str:
+    """``host:port`` of the agent, which is started first where the target says so."""
+    if not is_emulated(target):
+        parse_endpoint(target)
+        return target
+    agent = EmulatedAgent(parse_emulated(target), config.emulated_start_timeout_ms)
+    undo.callback(agent.close)
+    return agent.control
+
+
+def _require_usable(agent: AgentCapabilities, namespace: Namespace) -> None:
+    if (
+        agent.max_capsule_bytes < MAX_CAPSULE_BYTES
+        or agent.max_keys_per_capsule < MAX_KEYS_PER_CAPSULE
+    ):
+        raise VersionMismatchError(
+            f"the agent takes capsules of {agent.max_capsule_bytes} bytes and "
+            f"{agent.max_keys_per_capsule} keys, this driver sends {MAX_CAPSULE_BYTES} and "
+            f"{MAX_KEYS_PER_CAPSULE}; use the same release on both sides"
+        )
+    if namespace.block_bytes > agent.max_block_bytes:
+        raise SessionError(
+            f"blocks of namespace {namespace.name!r} have {namespace.block_bytes} bytes, the "
+            f"agent's slots {agent.max_block_bytes}; give the agent larger ones (block_bytes)"
+        )
+
+
+def _start_engine(path: DataPath, opened: ControlSession, config: DriverConfig) -> Engine:
+    depth = min(opened.queue_depth, config.queue_depth)
+    if depth < 1:
+        raise ProtocolError("the agent granted no command in flight")
+    queue = path.connect(opened.endpoint, Peer(opened.session_id, opened.boot_id), depth)
+    return Engine(path.device, queue, time.monotonic_ns)

@@ -1,0 +1,153 @@
+"""The one place that decides how kernels are compiled, and where the result is kept.
+
+A kernel is a function with scalar, record and array arguments that runs compiled and
+without the GIL, or, with ``NUMBA_DISABLE_JIT=1``, as the plain Python it is written in.
+
+Numba checks a cached kernel against the source of its own file only, not against the
+files whose kernels it inlined. So the cache lives in a folder named after a digest of
+all kernel sources and of what they import: an edit anywhere starts a new folder, never
+a stale mixture.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba import types
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+JIT_ENABLED: bool = not numba.config.DISABLE_JIT
+"""False under ``NUMBA_DISABLE_JIT=1``: kernels then run as plain Python."""
+
+_PACKAGES = ("kvlane", "dpu_agent", "host_driver", "emulator")
+
+
+_IMPORT = re.compile(rb"^(?:from|import) ([a-z_.]+)", re.MULTILINE)
+
+
+def _package_roots() -> list[Path]:
+    """The folders of our packages that are installed, wherever they are."""
+    roots: list[Path] = []
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        if spec is not None and spec.submodule_search_locations:
+            roots += (Path(location) for location in spec.submodule_search_locations)
+    return roots
+
+
+def _module_file(name: str, roots: list[Path]) -> Path | None:
+    """The source file of one of our modules, without importing it."""
+    first, *rest = name.split(".")
+    for root in roots:
+        if root.name == first:
+            path = root.joinpath(*rest)
+            return next(
+                (f for f in (path.with_suffix(".py"), path / "__init__.py") if f.is_file()), None
+            )
+    return None
+
+
+def _kernel_sources() -> list[Path]:
+    """Kernel modules and all that they import: constants too are compiled in."""
+    roots = _package_roots()
+    pending = [path for root in roots for path in root.rglob("*kernels.py")]
+    pending += [Path(__file__), Path(__file__).with_name("rawmem.py")]
+    found: set[Path] = set()
+    while pending:
+        path = pending.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in _IMPORT.findall(path.read_bytes()):
+            imported = _module_file(name.decode(), roots)
+            if imported is not None:
+                pending.append(imported)
+    return sorted(found)
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for part in (numba.__version__, platform.python_version(), platform.machine()):
+        digest.update(part.encode() + b"\0")
+    for path in _kernel_sources():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_root() -> Path:
+    """``KVLANE_CACHE_DIR``, else the XDG cache folder, else a private temporary folder."""
+    named = os.environ.get("KVLANE_CACHE_DIR")
+    if named:
+        return Path(named)
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "kvlane"
+
+
+def _open_cache_dir() -> Path:
+    name = f"kernels-{_digest()}"
+    try:
+        path = _cache_root() / name
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except (OSError, RuntimeError):
+        # A service user may have no home, or a read-only one. The folder is made by us
+        # and readable by us alone, so nobody else can plant compiled code in it.
+        return Path(tempfile.mkdtemp(prefix=f"kvlane-{name}-"))
+
+
+CACHE_DIR: Path = _open_cache_dir()
+"""Where compiled kernels are kept between runs."""
+
+numba.config.CACHE_DIR = str(CACHE_DIR)
+
+
+def is_warm() -> bool:
+    """True when an earlier run left compiled kernels, so that start-up need not compile."""
+    return not JIT_ENABLED or any(CACHE_DIR.rglob("*.nbc"))
+
+
+def kernel(function: F) -> F:
+    """Compile ``function`` under the project's policy: no GIL, cached, C's arithmetic."""
+    compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return compiled
+
+
+_CTYPES = {
+    types.int32: ctypes.c_int32,
+    types.uint32: ctypes.c_uint32,
+    types.int64: ctypes.c_int64,
+    types.uint64: ctypes.c_uint64,
+}
+
+
+def external(symbol: str, signature: Any, address: int | None = None) -> Callable[..., int]:
+    """A C function that kernels may call: ``external("memmove", int64(int64, int64, int64))``.
+
+    Kernels that call it stay cacheable, because the symbol is resolved by name when the
+    machine code is loaded; ``address`` names one that the process does not export.
+    """
+    if address is not None:
+        import llvmlite.binding as llvm
+
+        llvm.add_symbol(symbol, address)
+    if JIT_ENABLED:
+        external_function: Callable[..., int] = types.ExternalFunction(symbol, signature)
+        return external_function
+    prototype = ctypes.CFUNCTYPE(
+        _CTYPES[signature.return_type], *(_CTYPES[arg] for arg in signature.args)
+    )
+    if address is not None:
+        return prototype(address)
+    return prototype((symbol, ctypes.CDLL(None)))

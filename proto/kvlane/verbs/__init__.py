@@ -1,0 +1,1 @@
+"""The vocabulary of RDMA verbs that agent and driver speak; who answers is configuration."""

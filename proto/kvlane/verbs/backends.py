@@ -1,0 +1,28 @@
+"""The table of verbs implementations; looked up by name, so that nobody imports a NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Protocol, cast
+
+from kvlane.errors import ConfigError
+from kvlane.verbs.protocols import Device
+
+BACKENDS: dict[str, str] = {"emulator": "emulator.backend"}
+"""Configuration name -> module that offers the ``Backend`` functions."""
+
+
+class Backend(Protocol):
+    """What a backend module offers at its top level."""
+
+    def open_device(self, options: Mapping[str, object]) -> Device:
+        """Open the NIC that ``options`` describe; ``ConfigError`` names what is wrong in them."""
+
+
+def open_device(backend: str, options: Mapping[str, object]) -> Device:
+    """Open a device of the named backend."""
+    if backend not in BACKENDS:
+        raise ConfigError(f"verbs: {backend!r} is unknown; one of {', '.join(sorted(BACKENDS))}")
+    module = cast(Backend, import_module(BACKENDS[backend]))
+    return module.open_device(options)

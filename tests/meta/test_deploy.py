@@ -1,0 +1,108 @@
+"""What deploy/ says is what the code does: ports, options, configuration, paths."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from dpu_agent.config import AgentConfig
+from host_driver.cli.main import main
+from kvlane.config import load_file
+from kvlane.limits import DEFAULT_CONTROL_PORT, ROCE_V2_UDP_PORT
+from tests.support.repository import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNIT = (DEPLOY / "kvlane-agent.service").read_text()
+CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
+
+
+def agent_config() -> AgentConfig:
+    return load_file(AgentConfig, DEPLOY / "agent.yaml")
+
+
+def unit_value(name: str) -> str:
+    """The value of a setting that the unit has exactly once."""
+    (value,) = re.findall(rf"^{name}=(.*)$", UNIT, re.M)
+    return str(value)
+
+
+def image_words(instruction: str) -> list[str]:
+    """The words of an instruction of the Containerfile, plain or in exec form."""
+    (rest,) = re.findall(rf"^{instruction} (.*)$", CONTAINERFILE, re.M)
+    return re.findall(r'[^\[\]", ]+', rest)
+
+
+def check_command(words: list[str]) -> None:
+    """Fail unless ``words`` (``kvlane``, command, options) is a command line that exists."""
+    assert Path(words[0]).name == "kvlane"
+    command = main.get_command(click.Context(main), words[1])
+    assert command is not None, f"kvlane has no command {words[1]}"
+    known = {option for p in command.params for option in p.opts if isinstance(p, click.Option)}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_example_configuration_is_the_default_but_for_the_port_of_the_nic() -> None:
+    config, default = agent_config(), AgentConfig()
+    assert config.control == default.control
+    assert config.store == default.store
+    assert config.sessions == default.sessions
+    assert config.device.verbs == default.device.verbs == "emulator"
+
+
+def test_ports_are_those_of_the_contract() -> None:
+    config = agent_config()
+    assert config.control.listen.endswith(f":{DEFAULT_CONTROL_PORT}")
+    assert str(config.device.options["listen"]).endswith(f":{ROCE_V2_UDP_PORT}")
+    assert image_words("EXPOSE") == [f"{DEFAULT_CONTROL_PORT}/tcp", f"{ROCE_V2_UDP_PORT}/udp"]
+    prose = (DEPLOY / "README.md").read_text()
+    assert f"TCP {DEFAULT_CONTROL_PORT}" in prose
+    assert f"UDP {ROCE_V2_UDP_PORT}" in prose
+
+
+def test_unit_starts_a_command_that_exists() -> None:
+    words = shlex.split(unit_value("ExecStart"))
+    check_command(words)
+    assert words[2:] == ["--config", "/etc/kvlane/agent.yaml"]
+
+
+def test_image_starts_and_asks_with_commands_that_exist() -> None:
+    start = image_words("ENTRYPOINT") + image_words("CMD")
+    check_command(start)
+    assert start[-1] == image_words("COPY deploy/agent.yaml")[0]
+    check_command(image_words(" +CMD"))
+
+
+def test_unit_keeps_kernels_where_the_code_looks_for_them() -> None:
+    assert unit_value("Environment") == f"KVLANE_CACHE_DIR=%C/{unit_value('CacheDirectory')}"
+    assert "KVLANE_CACHE_DIR=/var/cache/kvlane" in CONTAINERFILE
+    assert "KVLANE_CACHE_DIR" in (ROOT / "proto" / "kvlane" / "jit.py").read_text()
+
+
+def test_unit_is_confined_but_may_compile_and_pin_memory() -> None:
+    assert unit_value("DynamicUser") == "yes"
+    assert unit_value("LimitMEMLOCK") == "infinity"
+    assert unit_value("Restart") == "on-failure"
+    assert unit_value("NoNewPrivileges") == "yes"
+    assert not re.search(r"^MemoryDenyWriteExecute=", UNIT, re.M), "kernels could not be compiled"
+
+
+def test_image_does_not_run_as_root() -> None:
+    (user,) = image_words("USER")
+    assert user not in {"root", "0"}
+    assert CONTAINERFILE.index("\nUSER ") > CONTAINERFILE.index("pip install")
+
+
+def test_image_copies_everything_that_the_build_reads() -> None:
+    copied = " ".join(re.findall(r"^COPY (?!--from)(.*) \S+$", CONTAINERFILE, re.M)).split()
+    wanted = {"pyproject.toml", "README.md", "LICENSE", "proto"}
+    assert wanted | {"dpu_agent", "host_driver", "emulator"} <= set(copied)
+
+
+@pytest.mark.parametrize("words", [["kvlane", "fly"], ["kvlane", "status", "--no-such-option"]])
+def test_control_commands(words: list[str]) -> None:
+    with pytest.raises(AssertionError):
+        check_command(words)

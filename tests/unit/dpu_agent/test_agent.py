@@ -1,0 +1,306 @@
+"""The agent over loopback NICs, with its real worker thread: sessions from opening to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dpu_agent.agent import Agent, open_blocks
+from dpu_agent.config import SessionsConfig, StoreConfig
+from dpu_agent.control.core import AgentCore, OpenedSession, SessionNews
+from dpu_agent.runtime.worker import WorkerDeadError
+from kvlane.capsule import Opcode, Response
+from kvlane.errors import (
+    CapacityError,
+    ConfigError,
+    DrainingError,
+    NamespaceMismatchError,
+    SessionError,
+    SessionNotFoundError,
+    VerbsError,
+)
+from kvlane.namespace import Namespace
+from kvlane.verbs.enums import WrOpcode
+from tests.support.capsule_host import BLOCK_BYTES, CapsuleHost, key_array
+from tests.support.loopback_verbs import LoopbackFabric
+
+BOOT_ID = bytes(range(200, 216))
+NAMESPACE = Namespace(name="llama", kv_dtype="bfloat16")
+LIMIT_S = 60.0
+News = AsyncGenerator[tuple[SessionNews, str], None]
+
+
+@dataclass
+class World:
+    fabric: LoopbackFabric
+    agent: Agent
+
+    async def open(self, *, namespace: Namespace = NAMESPACE) -> tuple[CapsuleHost, OpenedSession]:
+        host = CapsuleHost(self.fabric.devices[1])
+        opened = await self.agent.open_session(
+            "test", namespace, host.qp.endpoint, [host.remote_region], 4
+        )
+        host.attach(opened.endpoint, opened.session_id)
+        return host, opened
+
+    def agent_qps(self) -> int:
+        return sum(qp.device is self.fabric.devices[0] for qp in self.fabric.qps.values())
+
+
+@asynccontextmanager
+async def running(limits: SessionsConfig | None = None) -> AsyncIterator[World]:
+    fabric = LoopbackFabric(devices=2)
+    store = StoreConfig(capacity_bytes=16 * BLOCK_BYTES, block_bytes=BLOCK_BYTES)
+    blocks = open_blocks(fabric.devices[0], store, index_seed=1)
+    agent = Agent(
+        fabric.devices[0],
+        blocks,
+        limits or SessionsConfig(),
+        boot_id=BOOT_ID,
+        clock=time.monotonic_ns,
+    )
+    try:
+        yield World(fabric, agent)
+    finally:
+        await agent.stop()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(wait(), LIMIT_S)
+
+
+async def answers(host: CapsuleHost, count: int) -> list[Response]:
+    seen: list[Response] = []
+
+    def enough() -> bool:
+        seen.extend(host.responses())
+        return len(seen) >= count
+
+    await eventually(enough)
+    return seen
+
+
+async def test_commands_of_an_open_session_are_served() -> None:
+    async with running() as world:
+        core: AgentCore = world.agent  # the protocol is met
+        host, _ = await world.open()
+        host.send(Opcode.STORE, key_array(1), host.descriptors(0))
+        (response,) = await answers(host, 1)
+        assert (response.result, response.boot_id) == (1, BOOT_ID)
+        stats = await core.stats()
+        assert (stats.store.stored, stats.sessions, stats.commands) == (1, 1, {"STORE": 1})
+        assert stats.namespaces == [(NAMESPACE, 1)]
+
+
+async def test_the_depth_granted_is_the_smaller_one() -> None:
+    async with running(SessionsConfig(max_queue_depth=2)) as world:
+        _, opened = await world.open()
+        assert opened.queue_depth == 2
+
+
+async def test_a_closed_session_is_gone_from_both_planes() -> None:
+    async with running() as world:
+        _, opened = await world.open()
+        await world.agent.close_session(opened.session_id, "test")
+        assert world.agent_qps() == 0
+        for call in (
+            world.agent.close_session(opened.session_id, "again"),
+            world.agent.register_memory(opened.session_id, []),
+            world.agent.deregister_memory(opened.session_id, []),
+        ):
+            with pytest.raises(SessionNotFoundError):
+                await call
+
+
+async def test_a_watcher_hears_open_first_and_closed_last() -> None:
+    async with running() as world:
+        _, opened = await world.open()
+        async with aclosing(world.agent.watch_session(opened.session_id)) as news:
+            assert await anext(news) == (SessionNews.OPEN, "")
+            await world.agent.close_session(opened.session_id, "enough")
+            assert [item async for item in news] == [(SessionNews.CLOSED, "enough")]
+
+
+async def test_the_end_of_the_watch_ends_the_session() -> None:
+    async with running() as world:
+        _, opened = await world.open()
+        async with aclosing(world.agent.watch_session(opened.session_id)) as news:
+            await anext(news)
+        assert world.agent_qps() == 0
+        assert (await world.agent.stats()).sessions == 0
+
+
+async def test_a_cancelled_watch_ends_the_session() -> None:
+    async with running() as world:
+        _, opened = await world.open()
+        started = asyncio.Event()
+
+        async def watch() -> None:
+            async with aclosing(world.agent.watch_session(opened.session_id)) as news:
+                async for _ in news:
+                    started.set()
+
+        task = asyncio.create_task(watch())
+        await started.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await eventually(lambda: world.agent_qps() == 0)
+
+
+async def test_a_session_that_nobody_watches_is_closed_and_a_watched_one_is_not() -> None:
+    async with running(SessionsConfig(watch_grace_ms=1)) as world:
+        _, watched = await world.open()
+        async with aclosing(world.agent.watch_session(watched.session_id)) as news:
+            await anext(news)
+            await world.open()
+            await eventually(lambda: world.agent_qps() == 1)
+            stats = await world.agent.stats()
+            assert stats.sessions == 1
+            await world.agent.register_memory(watched.session_id, [])
+
+
+async def test_a_dead_host_is_reported_to_the_watcher() -> None:
+    async with running() as world:
+        host, opened = await world.open()
+        async with aclosing(world.agent.watch_session(opened.session_id)) as news:
+            await anext(news)
+            world.fabric.hold(WrOpcode.RDMA_READ)
+            host.send(Opcode.STORE, key_array(1), host.descriptors(0))
+            world.fabric.progress()
+            world.fabric.kill(world.fabric.devices[1])
+            world.fabric.release()
+            state, reason = await anext(news)
+        assert state is SessionNews.CLOSED
+        assert "RETRY_EXC_ERR" in reason
+        assert (await world.agent.stats()).sessions == 0
+
+
+async def test_draining_refuses_new_sessions_and_tells_present_and_later_watchers() -> None:
+    async with running() as world:
+        _, first = await world.open()
+        _, second = await world.open()
+        early: News = world.agent.watch_session(first.session_id)
+        await anext(early)
+        assert await world.agent.drain() == 2
+        late: News = world.agent.watch_session(second.session_id)
+        await anext(late)
+        for news in (early, late):
+            assert (await anext(news))[0] is SessionNews.DRAINING
+        with pytest.raises(DrainingError):
+            await world.open()
+        await world.agent.close_session(first.session_id, "done")
+        assert await anext(early) == (SessionNews.CLOSED, "done")
+        await late.aclose()
+        await early.aclose()
+
+
+async def test_stopping_tells_the_watchers() -> None:
+    async with running() as world:
+        _, opened = await world.open()
+        news: News = world.agent.watch_session(opened.session_id)
+        await anext(news)
+        await world.agent.end_sessions("the agent is stopping")
+        states = [state async for state, _ in news]
+        assert states == [SessionNews.DRAINING, SessionNews.CLOSED]
+
+
+async def test_refusals_leave_nothing_behind() -> None:
+    async with running(SessionsConfig(max_sessions=1)) as world:
+        host = CapsuleHost(world.fabric.devices[1])
+        bad = replace(host.qp.endpoint, gid=b"short")
+        with pytest.raises(VerbsError):
+            await world.agent.open_session("test", NAMESPACE, bad, [], 4)
+        with pytest.raises(ConfigError, match="slots"):
+            await world.open(namespace=Namespace(block_bytes=BLOCK_BYTES + 1))
+        await world.agent.stats()
+        assert world.agent_qps() == 0
+        assert (await world.agent.stats()).namespaces == []
+        await world.open()
+        with pytest.raises(CapacityError):
+            await world.open()
+
+
+async def test_another_descriptor_under_the_same_name_is_refused() -> None:
+    async with running() as world:
+        await world.open()
+        with pytest.raises(NamespaceMismatchError, match="kv_dtype"):
+            await world.open(namespace=replace(NAMESPACE, kv_dtype="float8_e4m3"))
+
+
+async def test_an_open_that_is_cancelled_leaves_no_session() -> None:
+    async with running() as world:
+        entered, leave = threading.Event(), threading.Event()
+
+        def block() -> None:
+            entered.set()
+            leave.wait(LIMIT_S)
+
+        world.agent._worker.call(block)
+        await asyncio.to_thread(entered.wait, LIMIT_S)
+        opening = asyncio.create_task(world.open())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await opening
+        leave.set()
+        assert (await world.agent.stats()).sessions == 0
+        assert world.agent_qps() == 0
+
+
+async def test_memory_is_taken_back_after_its_last_command() -> None:
+    async with running() as world:
+        host, opened = await world.open()
+        world.fabric.hold(WrOpcode.RDMA_READ)
+        host.send(Opcode.STORE, key_array(1), host.descriptors(0))
+        await eventually(lambda: len(world.agent._server._by_id[host.session].transfers) == 1)
+        rkeys = [host.region.rkey]
+        taking = asyncio.create_task(world.agent.deregister_memory(opened.session_id, rkeys))
+        await asyncio.sleep(0)  # the call is on its way
+        await world.agent.stats()  # and has run, as this one came after it
+        assert not taking.done()
+        with pytest.raises(SessionError, match="not registered"):
+            await world.agent.deregister_memory(opened.session_id, rkeys)
+        world.fabric.release()
+        await asyncio.wait_for(taking, LIMIT_S)
+        (response,) = await answers(host, 1)
+        assert response.result == 1
+
+
+async def test_session_ids_differ_between_starts() -> None:
+    async with running() as world:
+        _, opened = await world.open()
+        assert opened.session_id >> 32 == int.from_bytes(BOOT_ID[:4], "big") >> 1
+
+
+async def test_blocks_longer_than_the_device_can_move_are_refused() -> None:
+    (device,) = LoopbackFabric(devices=1).devices
+    device.max_message_bytes = 4096
+    with pytest.raises(ConfigError, match="smaller blocks"):
+        open_blocks(device, StoreConfig(capacity_bytes=1 << 20, block_bytes=8192), index_seed=1)
+
+
+async def test_a_dead_worker_is_reported_and_calls_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as world:
+        await world.open()
+        bug = RuntimeError("bug")
+
+        def fail(now: int) -> bool:
+            raise bug
+
+        monkeypatch.setattr(world.agent._server, "poll", fail)
+        assert await asyncio.wait_for(world.agent.worker_death, LIMIT_S) is bug
+        with pytest.raises(WorkerDeadError):
+            await world.agent.stats()

@@ -1,0 +1,52 @@
+"""The send queue never overfills a queue pair, keeps the order, and loses nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpu_agent.data.send_queue import SendQueue
+from kvlane.verbs.enums import AccessFlags, SendFlags, WrOpcode
+from kvlane.verbs.protocols import QpOptions
+from kvlane.verbs.records import SEND_WR, WC, new_records
+from tests.support.loopback_verbs import LoopbackFabric, connect
+
+
+@given(st.integers(1, 9), st.lists(st.integers(1, 20), min_size=1, max_size=8))
+def test_batches_of_any_size_pass_a_queue_of_any_depth(depth: int, sizes: list[int]) -> None:
+    fabric = LoopbackFabric(devices=2)
+    near, far = fabric.devices
+    cq = near.create_cq(64)
+    qp = near.create_qp(cq, QpOptions(max_send_wr=depth))
+    connect([qp, far.create_qp(far.create_cq(64), QpOptions())])
+    total = sum(sizes)
+    source = near.register(np.arange(1, total + 1, dtype=np.uint8), AccessFlags.LOCAL_WRITE)
+    target = np.zeros(total, np.uint8)
+    remote = far.register(target, AccessFlags.REMOTE_WRITE)
+    queue = SendQueue(qp, depth)
+    start = 0
+    for size in sizes:
+        batch = new_records(SEND_WR, size)
+        batch["wr_id"] = np.arange(start, start + size)
+        batch["opcode"] = WrOpcode.RDMA_WRITE
+        batch["local_addr"] = source.addr + np.arange(start, start + size)
+        batch["remote_addr"] = remote.addr + np.arange(start, start + size)
+        batch["length"] = 1
+        batch["lkey"], batch["rkey"] = source.lkey, remote.rkey
+        batch["send_flags"][-1] = SendFlags.SIGNALED
+        queue.submit(batch)
+        start += size
+    seen: list[int] = []
+    out = new_records(WC, 1)
+    while fabric.progress() or cq.poll(out):
+        while True:
+            if out["byte_len"][0]:
+                seen.append(int(out["wr_id"][0]))
+                queue.retire()
+            out["byte_len"] = 0
+            if not cq.poll(out):
+                break
+    assert target.tolist() == list(range(1, total + 1))
+    assert seen == sorted(seen)
+    assert set(np.cumsum(sizes) - 1) <= set(seen)

@@ -1,0 +1,64 @@
+"""A verbs backend is looked up by name when it is opened, and nothing imports it before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvlane.errors import ConfigError
+from kvlane.verbs.backends import BACKENDS, open_device
+from tests.support.repository import run_python
+
+PROBE = """
+from kvlane.errors import ConfigError
+
+def open_device(options):
+    if options.keys() - {"gid"}:
+        raise ConfigError("device: only gid is known")
+    return ("probe", options)
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A backend of its own, registered under a name."""
+    (tmp_path / "backend_for_probing.py").write_text(PROBE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(BACKENDS, "probe", "backend_for_probing")
+    return "probe"
+
+
+def test_backend_opens_with_the_options_unchanged(probe: str) -> None:
+    options: Mapping[str, Any] = {"gid": "::1"}
+    device: Any = open_device(probe, options)
+    assert device[0] == "probe"
+    assert device[1] is options
+
+
+def test_backend_checks_its_own_options(probe: str) -> None:
+    with pytest.raises(ConfigError, match="only gid is known"):
+        open_device(probe, {"colour": "red"})
+
+
+def test_unknown_backend_is_refused_with_those_there_are(probe: str) -> None:
+    known = ", ".join(sorted(BACKENDS))
+    with pytest.raises(ConfigError, match=f"'mlx5' is unknown; one of {known}$"):
+        open_device("mlx5", {})
+
+
+@pytest.mark.parametrize("module", BACKENDS.values())
+def test_every_listed_backend_offers_the_function(module: str) -> None:
+    assert callable(import_module(module).open_device)
+
+
+def test_table_imports_no_backend(tmp_path: Path) -> None:
+    program = (
+        "import sys; from kvlane.verbs.backends import BACKENDS\n"
+        "print(sys.modules.keys() & set(BACKENDS.values()), 'emulator' in sys.modules)"
+    )
+    done = run_python(["-c", program], cwd=tmp_path)
+    assert done.stdout.strip() == "set() False", done.stderr

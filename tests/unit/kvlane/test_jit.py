@@ -1,0 +1,120 @@
+"""Compiled kernels are kept where the user says, and never outlive their sources."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import PACKAGES, run_python
+
+WHERE = "from kvlane import jit; print(jit.CACHE_DIR)"
+
+KERNEL = """
+from kvlane import jit
+
+@jit.kernel
+def half(x):
+    return x / 2
+
+before = jit.is_warm()
+value = half(3)
+hits = sum(half.stats.cache_hits.values()) if jit.JIT_ENABLED else 0
+print(before, value, hits, jit.is_warm())
+"""
+
+
+def run(program: list[str], cwd: Path, env: Mapping[str, str], *search: Path) -> str:
+    """What a new process prints; it compiles unless ``env`` says otherwise."""
+    environment = {"NUMBA_DISABLE_JIT": "0", **env}
+    if search:
+        done = run_python(program, cwd=cwd, search=search, env=environment)
+    else:
+        done = run_python(program, cwd=cwd, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def cache_dir(tmp_path: Path, env: Mapping[str, str], *search: Path) -> Path:
+    return Path(run(["-c", WHERE], tmp_path, env, *search))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of kvlane beside a package that has a kernel."""
+    shutil.copytree(
+        PACKAGES["kvlane"],
+        tmp_path / "tree" / "kvlane",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    emulator = tmp_path / "tree" / "emulator" / "wire"
+    emulator.mkdir(parents=True)
+    (emulator.parent / "__init__.py").touch()
+    (emulator / "__init__.py").touch()
+    (emulator / "_crc_kernels.py").write_text("FIRST = 1\n")
+    (emulator / "header.py").write_text("FIRST = 1\n")
+    return tmp_path / "tree"
+
+
+def test_cache_folder_changes_with_a_kernel_source_and_with_nothing_else(
+    tmp_path: Path, checkout: Path
+) -> None:
+    env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache")}
+    first = cache_dir(tmp_path, env, checkout)
+    (checkout / "emulator" / "wire" / "header.py").write_text("SECOND = 2\n")
+    assert cache_dir(tmp_path, env, checkout) == first
+    seen = {first}
+    for name in ("emulator/wire/_crc_kernels.py", "kvlane/rawmem.py", "kvlane/jit.py"):
+        with (checkout / name).open("a") as source:
+            source.write("# edited\n")
+        seen.add(cache_dir(tmp_path, env, checkout))
+    assert len(seen) == 4
+    assert {path.parent for path in seen} == {tmp_path / "cache"}
+
+
+def test_named_cache_folder_is_used_before_the_others(tmp_path: Path) -> None:
+    named = tmp_path / "not" / "yet" / "there"
+    env = {"KVLANE_CACHE_DIR": str(named), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    path = cache_dir(tmp_path, env)
+    assert path.parent == named
+    assert path.is_dir()
+    assert not (tmp_path / "xdg").exists()
+
+
+def test_user_cache_folder_is_used_where_none_is_named(tmp_path: Path) -> None:
+    env = {"KVLANE_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    assert cache_dir(tmp_path, env).parent == tmp_path / "xdg" / "kvlane"
+    env = {"KVLANE_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": str(tmp_path / "home")}
+    assert cache_dir(tmp_path, env).parent == tmp_path / "home" / ".cache" / "kvlane"
+
+
+def test_home_that_cannot_be_written_falls_back_to_a_private_folder(tmp_path: Path) -> None:
+    # A file in the way refuses even root, whom permissions do not stop.
+    (tmp_path / "home").write_text("no folder")
+    (tmp_path / "tmp").mkdir()
+    path = cache_dir(
+        tmp_path,
+        {
+            "KVLANE_CACHE_DIR": "",
+            "XDG_CACHE_HOME": "",
+            "HOME": str(tmp_path / "home"),
+            "TMPDIR": str(tmp_path / "tmp"),
+        },
+    )
+    assert path.parent == tmp_path / "tmp"
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(KERNEL)
+    env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(["half.py"], tmp_path, env) == "False 1.5 0 True"
+    assert run(["half.py"], tmp_path, env) == "True 1.5 1 True"
+
+
+def test_without_the_jit_a_kernel_is_the_function_itself(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(KERNEL)
+    env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "1"}
+    assert run(["half.py"], tmp_path, env) == "True 1.5 0 True"
