@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,17 @@ from kvlane.verbs.records import WC, RecordArray, new_records
 
 _POLL_BATCH = 256
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What the response to one command says."""
+
+    opcode: int
+    command_id: int
+    status: CommandStatus
+    result: int = 0
+    results: Any = None
 
 
 class CapsuleServer:
@@ -178,88 +190,83 @@ class CapsuleServer:
     def _execute(
         self, connection: Connection, slot: int, capsule: NDArray[np.uint8], now: int
     ) -> None:
-        """Run one command; its response is sent before this returns, or a transfer is on its
-        way that will send it."""
+        """Run one command: send its response, or start the transfer that will send it."""
         command_id, opcode = 0, 0
         try:
             command = parse_command(capsule)
             command_id, opcode = command.command_id, int(command.opcode)
             _require_admissible(connection, command)
+            outcome = self._run(connection, command, now)
             self._executed[command.opcode.name] += 1
-            if command.opcode in TRANSFERS:
-                self._begin(connection, slot, command, now)
-                return
-            result, statuses = answer(command, self._blocks.store)
-            status = CommandStatus.OK
         except CapsuleError as error:
-            _log.info("sessions/%d: command refused: %s", connection.session_id, error)
-            command_id, opcode, status = error.command_id, error.opcode, error.status
-            result, statuses = 0, None
-        except VerbsError:
-            raise
+            _log.debug("sessions/%d: command refused: %s", connection.session_id, error)
+            outcome = _Reply(error.opcode, error.command_id, error.status)
         except Exception:
             _log.exception("sessions/%d: command %d failed", connection.session_id, command_id)
-            status, result, statuses = CommandStatus.INTERNAL, 0, None
-        self._respond(connection, slot, (opcode, command_id), status, result, statuses)
+            outcome = _Reply(opcode, command_id, CommandStatus.INTERNAL)
+        # Beyond this point a command may be half posted and cannot be answered otherwise, so
+        # what fails here is not caught: it ends the session.
+        if isinstance(outcome, _Reply):
+            self._respond(connection, slot, outcome)
+        else:
+            connection.start(slot, *outcome)
 
-    def _begin(self, connection: Connection, slot: int, command: Command, now: int) -> None:
-        """Start a transfer, or answer at once where no key has anything to move."""
+    def _run(
+        self, connection: Connection, command: Command, now: int
+    ) -> _Reply | tuple[Transfer, RecordArray]:
+        """The reply to a command, or the transfer that it needs and its requests."""
+        if command.opcode not in TRANSFERS:
+            result, statuses = answer(command, self._blocks.store)
+            opcode = int(command.opcode)
+            return _Reply(opcode, command.command_id, CommandStatus.OK, result, statuses)
         transfer = TRANSFERS[command.opcode](command, connection.regions, self._blocks)
         try:
             transfer.begin(command, now)
             requests = transfer.requests()
-            if not len(requests):
-                transfer.finish(now)
+            if len(requests):
+                return transfer, requests
+            transfer.finish(now)
         except Exception:
             transfer.give_up()
             raise
-        if len(requests):
-            connection.start(slot, transfer, requests)
-        else:
-            self._respond_transfer(connection, slot, transfer)
+        return _success(transfer)
 
     def _transferred(self, connection: Connection, slot: int, now: int) -> None:
         """All READs or WRITEs of a command are done; only now may its response leave."""
         transfer = connection.ended(slot)
         try:
             transfer.finish(now)
+            reply = _success(transfer)
         except Exception:
-            _log.exception(
-                "sessions/%d: command %d failed", connection.session_id, transfer.command_id
-            )
+            command_id = transfer.command_id
+            _log.exception("sessions/%d: command %d failed", connection.session_id, command_id)
             transfer.give_up()
-            heading = (int(transfer.opcode), transfer.command_id)
-            self._respond(connection, slot, heading, CommandStatus.INTERNAL, 0, None)
-            return
-        self._respond_transfer(connection, slot, transfer)
+            reply = _Reply(int(transfer.opcode), command_id, CommandStatus.INTERNAL)
+        self._respond(connection, slot, reply)
 
-    def _respond_transfer(self, connection: Connection, slot: int, transfer: Transfer) -> None:
-        heading = (int(transfer.opcode), transfer.command_id)
-        done = transfer.count_done()
-        self._respond(connection, slot, heading, CommandStatus.OK, done, transfer.results)
-
-    def _respond(
-        self,
-        connection: Connection,
-        slot: int,
-        heading: tuple[int, int],
-        status: CommandStatus,
-        result: int,
-        results: Any,
-    ) -> None:
-        """Send the one response of a command; ``heading`` is its opcode and command id."""
-        opcode, command_id = heading
+    def _respond(self, connection: Connection, slot: int, reply: _Reply) -> None:
+        """Send the one response of a command."""
         nbytes = emit_response(
             connection.responses.buffer(slot),
-            opcode=opcode,
-            status=status,
-            command_id=command_id,
+            opcode=reply.opcode,
+            status=reply.status,
+            command_id=reply.command_id,
             session=connection.session_id,
             boot_id=self._boot_id,
-            result=result,
-            results=results,
+            result=reply.result,
+            results=reply.results,
         )
         connection.respond(slot, nbytes)
+
+
+def _success(transfer: Transfer) -> _Reply:
+    return _Reply(
+        int(transfer.opcode),
+        transfer.command_id,
+        CommandStatus.OK,
+        transfer.count_done(),
+        transfer.results,
+    )
 
 
 def _require_admissible(connection: Connection, command: Command) -> None:

@@ -57,7 +57,7 @@ def run_agent(
     try:
         blocks = open_blocks(device, config.store, secrets.randbits(_INDEX_SEED_BITS))
         if not warm:
-            print(f"compiling kernels, once; kept in {CACHE_DIR}", file=sys.stderr, flush=True)
+            _log.info("compiling kernels, once; kept in %s", CACHE_DIR)
         warm_up(device, config.store.policy, clock=time.monotonic_ns)
         return asyncio.run(_serve(config, device, blocks, announce, stop_at_stdin_eof))
     finally:

@@ -91,6 +91,7 @@ class DataWorker:
             self._loop()
         except BaseException as error:
             _log.critical("the data worker has died", exc_info=True)
+            self._fail_calls(error)
             self._on_death(error)
 
     def _loop(self) -> None:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -60,7 +61,7 @@ def summarise(
 def show(results: Sequence[BenchResult], as_json: bool) -> None:
     """Print results on standard output."""
     if as_json:
-        print(json.dumps({"benches": [asdict(result) for result in results]}))
+        click.echo(json.dumps({"benches": [asdict(result) for result in results]}))
         return
     table = Table(title="kvlane bench")
     for heading in ("name", "median", "unit", "reference", "its median", "ratio", "spread"):

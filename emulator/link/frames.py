@@ -42,6 +42,8 @@ class Burst:
         self.frames: Any = np.zeros(max_frames, FRAME).view(np.recarray)
         self.arena: NDArray[np.uint8] = np.zeros(arena_bytes, np.uint8)
         self.count = 0
+        self.frames_addr = int(self.frames.ctypes.data)
+        self.arena_addr = int(self.arena.ctypes.data)
 
     def clear(self) -> None:
         """Forget all frames."""

@@ -254,6 +254,10 @@ class UdpLink:
 def _groups(frames: NDArray[Any], max_segments: int) -> Iterator[_Group]:
     """Cut frames into the fewest calls: equal lengths, but the last of a call may be shorter."""
     offset, length = frames["offset"], frames["length"]
+    if len(frames) == 1:  # an acknowledgement, most often
+        start, nbytes = int(offset[0]), int(length[0])
+        yield _Group(0, 1, start, start + nbytes, nbytes)
+        return
     follows = offset[1:] == offset[:-1] + length[:-1]
     for field in _PEER_FIELDS:
         follows &= frames[field][1:] == frames[field][:-1]

@@ -88,11 +88,13 @@ def complete_recv(nic: Any, qp: Any, status: int, opcode: int, byte_len: int) ->
 
 @kernel
 def enter_error(nic: Any, qp: Any) -> None:
-    """To ERR: stop everything, flush both queues in order (IBTA 1.7 section 10.3.1.7)."""
+    """To ERR: flush both queues in order (IBTA 1.7 section 10.3.1.7).
+
+    READs that came before a refused request are still answered: the NAK acknowledges them.
+    """
     qp.state = _ERR
     qp.ack_deadline = 0
     qp.rnr_deadline = 0
-    qp.job_head = qp.job_tail
     qp.inbound = 0
     while qp.sq_head < qp.sq_tail:
         complete_send(nic, qp, _FLUSHED)
@@ -102,8 +104,16 @@ def enter_error(nic: Any, qp: Any) -> None:
 
 
 @kernel
+def stop_answering(qp: Any) -> None:
+    """Forget the READs that are being answered."""
+    qp.job_head = qp.job_tail
+    qp.new_jobs = 0
+
+
+@kernel
 def fail_send(nic: Any, qp: Any, status: int) -> None:
     """End the oldest send work request with ``status`` and the queue pair with it."""
+    stop_answering(qp)
     if qp.sq_head < qp.sq_tail:
         complete_send(nic, qp, status)
     enter_error(nic, qp)

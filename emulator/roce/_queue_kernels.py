@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce.state import cq_at, cqe_at, rqe_at, wqe_at
+from emulator.roce.state import cq_at, cqe_at, qp_at, rqe_at, wqe_at
 from kvlane.jit import kernel
+from kvlane.verbs.enums import QpState
+
+_RESET = int(QpState.RESET)
+_RTS = int(QpState.RTS)
+_ERR = int(QpState.ERR)
+
+
+POSTED = 0
+WRONG_STATE = 1
+QUEUE_FULL = 2
+OVERRUN = -1
 
 
 @kernel
-def post_send(qp: Any, requests: Any) -> None:
-    """Append SEND_WR records; the caller has checked that they fit."""
+def post_send(nic: Any, index: int, requests: Any) -> int:
+    """Append SEND_WR records, all or none; ``POSTED``, ``WRONG_STATE`` or ``QUEUE_FULL``."""
+    qp = qp_at(nic.qps, index)
+    if qp.state != _RTS:
+        return WRONG_STATE
+    if len(requests) > qp.sq_size - (qp.sq_tail - qp.sq_head):
+        return QUEUE_FULL
     for i in range(len(requests)):
         request = requests[i]
         wqe = wqe_at(qp.sq, qp.sq_tail % qp.sq_size)
@@ -29,11 +45,17 @@ def post_send(qp: Any, requests: Any) -> None:
         wqe.sge_length[0] = request.length
         wqe.sge_lkey[0] = request.lkey
         qp.sq_tail += 1
+    return POSTED
 
 
 @kernel
-def post_recv(qp: Any, requests: Any) -> None:
-    """Append RECV_WR records; the caller has checked that they fit."""
+def post_recv(nic: Any, index: int, requests: Any) -> int:
+    """Append RECV_WR records, all or none; the results of ``post_send``."""
+    qp = qp_at(nic.qps, index)
+    if qp.state in (_RESET, _ERR):
+        return WRONG_STATE
+    if len(requests) > qp.rq_size - (qp.rq_tail - qp.rq_head):
+        return QUEUE_FULL
     for i in range(len(requests)):
         request = requests[i]
         rqe = rqe_at(qp.rq, qp.rq_tail % qp.rq_size)
@@ -44,12 +66,15 @@ def post_recv(qp: Any, requests: Any) -> None:
         rqe.sge_length[0] = request.length
         rqe.sge_lkey[0] = request.lkey
         qp.rq_tail += 1
+    return POSTED
 
 
 @kernel
-def poll_cq(cqs: int, index: int, out: Any) -> int:
-    """Move completions into ``out``, oldest first; return how many."""
-    cq = cq_at(cqs, index)
+def poll_cq(nic: Any, index: int, out: Any) -> int:
+    """Move completions into ``out``, oldest first; return how many, or ``OVERRUN``."""
+    cq = cq_at(nic.cqs, index)
+    if cq.overflowed != 0:
+        return OVERRUN
     count = 0
     while count < len(out) and cq.head < cq.tail:
         cqe = cqe_at(cq.ring, cq.head % cq.depth)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator.roce._completion_kernels import stop_answering
 from emulator.roce._emit_kernels import (
     AETH_BYTES,
     BTH_BYTES,
@@ -39,6 +40,14 @@ def _emit_acknowledge(nic: Any, qp: Any, psn: int, syndrome: int) -> None:
 
 
 @kernel
+def end_job(qp: Any, job: Any) -> None:
+    """Take the oldest READ off the ring."""
+    if job.repeated == 0:
+        qp.new_jobs -= 1
+    qp.job_head += 1
+
+
+@kernel
 def _response_opcode(first: bool, last: bool) -> int:
     if last:
         return _ONLY if first else _LAST
@@ -68,7 +77,7 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> bool:
     job.addr += payload
     job.left -= payload
     if last:
-        qp.job_head += 1
+        end_job(qp, job)
     return True
 
 
@@ -85,7 +94,7 @@ def transmit_answers(nic: Any, qp: Any, quota: int) -> int:
         job = job_at(qp.jobs, qp.job_head % MAX_READ_JOBS)
         emitted += 1
         if not _emit_read_response(nic, qp, job):
-            qp.job_head = qp.job_tail
+            stop_answering(qp)
     if qp.answer != ANSWER_NONE and has_room(nic):
         _emit_acknowledge(nic, qp, qp.answer_psn, qp.answer_syndrome)
         qp.answer = ANSWER_NONE

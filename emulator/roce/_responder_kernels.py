@@ -15,6 +15,7 @@ from emulator.roce.state import (
     INBOUND_NONE,
     INBOUND_SEND,
     INBOUND_WRITE,
+    MAX_RD_ATOMIC,
     MAX_READ_JOBS,
     counters_at,
     job_at,
@@ -240,19 +241,26 @@ def take_data(nic: Any, qp: Any, opcode: int, psn: int, extension: int, length: 
 
 
 @kernel
-def _queue_job(qp: Any, psn: int, packets: int, addr: int, rkey: int, length: int) -> bool:
+def _queue_job(qp: Any, psn: int, addr: int, rkey: int, length: int, repeated: bool) -> bool:
     """Remember to answer a READ; a repeated one takes the place of what it repeats."""
+    packets = packets_of(length, qp.mtu)
     index = qp.job_head
     while index < qp.job_tail:
         job = job_at(qp.jobs, index % MAX_READ_JOBS)
         if psn_diff(psn, job.last_psn) <= 0 and psn_diff(psn_add(psn, packets), job.psn) > 0:
             break
         index += 1
-    if index == qp.job_tail:
-        if qp.job_tail - qp.job_head >= qp.max_dest_rd_atomic:
-            return False
-        qp.job_tail += 1
     job = job_at(qp.jobs, index % MAX_READ_JOBS)
+    if index == qp.job_tail:
+        repeated_jobs = qp.job_tail - qp.job_head - qp.new_jobs
+        if repeated and repeated_jobs >= MAX_READ_JOBS - MAX_RD_ATOMIC:
+            return False
+        if not repeated:
+            if qp.new_jobs >= qp.max_dest_rd_atomic:
+                return False
+            qp.new_jobs += 1
+        qp.job_tail += 1
+        job.repeated = 1 if repeated else 0
     job.psn = psn
     job.last_psn = psn_add(psn, packets - 1)
     job.addr = addr
@@ -283,7 +291,7 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
     ):
         _refuse(nic, qp, psn, _NAK_ACCESS)
         return 0
-    if not _queue_job(qp, psn, packets, addr, rkey, length):
+    if not _queue_job(qp, psn, addr, rkey, length, duplicate):
         if not duplicate:
             _refuse(nic, qp, psn, _NAK_INVALID)
         return 0

@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 
 from emulator.link.frames import Burst
-from emulator.roce._completion_kernels import enter_error
-from emulator.roce._queue_kernels import poll_cq, post_recv, post_send
+from emulator.roce._completion_kernels import enter_error, stop_answering
+from emulator.roce._queue_kernels import (
+    OVERRUN,
+    QUEUE_FULL,
+    WRONG_STATE,
+    poll_cq,
+    post_recv,
+    post_send,
+)
 from emulator.roce._receive_kernels import receive_burst
 from emulator.roce._transmit_kernels import next_deadline, transmit_burst
 from emulator.roce.state import (
@@ -22,6 +29,7 @@ from emulator.roce.state import (
     COUNTERS,
     CQ,
     JOB,
+    MAX_RD_ATOMIC,
     MAX_READ_JOBS,
     MR,
     NIC,
@@ -106,6 +114,7 @@ class RoceEngine:
         self._scratch = np.zeros(128, np.uint8)
         self._memory: dict[tuple[str, int], Any] = {}
         """What tables point to by address, kept alive while it is in use."""
+        self._tx: Burst | None = None
         self._qp_epoch = 0
         self._mr_tag = 0
         self._nic = new_records(NIC, 1)
@@ -177,9 +186,10 @@ class RoceEngine:
 
     def poll_cq(self, index: int, out: RecordArray) -> int:
         """Move up to ``len(out)`` completions into ``out``; ``VerbsError`` after an overrun."""
-        if self._cqs[index].overflowed:
+        count = int(poll_cq(self._state, index, out))
+        if count == OVERRUN:
             raise VerbsError("completion queue overrun: it is too small for what was posted")
-        return int(poll_cq(self._state.cqs, index, out))
+        return count
 
     # Queue pairs
 
@@ -188,8 +198,8 @@ class RoceEngine:
         free = np.flatnonzero(self._qps.in_use == 0)
         if not len(free):
             raise CapacityError(f"all {self.limits.max_qps} queue pairs are in use")
-        if not 0 < options.max_rd_atomic <= MAX_READ_JOBS:
-            raise VerbsError(f"max_rd_atomic is 1 to {MAX_READ_JOBS}")
+        if not 0 < options.max_rd_atomic <= MAX_RD_ATOMIC:
+            raise VerbsError(f"max_rd_atomic is 1 to {MAX_RD_ATOMIC}")
         index = int(free[0])
         # A new number for every QP: late packets of an old one must find nobody.
         epochs = (1 << 24) // self.limits.max_qps - 1
@@ -262,45 +272,46 @@ class RoceEngine:
 
     def fail_qp(self, index: int) -> None:
         """To ERR, flushing both queues."""
+        stop_answering(self._qps[index])
         enter_error(self._state, self._qps[index])
 
     def post_send(self, index: int, requests: RecordArray) -> None:
         """Post SEND_WR records, all or none."""
-        qp = self._qps[index]
-        if qp.state != QpState.RTS:
-            raise VerbsError(f"cannot send: the queue pair is in {self.qp_state(index).name}")
-        room = int(qp.sq_size - (qp.sq_tail - qp.sq_head))
-        if len(requests) > room:
-            raise QueueFullError(f"{len(requests)} work requests for {room} free send entries")
-        post_send(qp, requests)
+        self._require_posted(post_send(self._state, index, requests), index)
 
     def post_recv(self, index: int, requests: RecordArray) -> None:
         """Post RECV_WR records, all or none."""
-        qp = self._qps[index]
-        if qp.state in (QpState.RESET, QpState.ERR):
-            raise VerbsError(f"cannot receive: the queue pair is in {self.qp_state(index).name}")
-        room = int(qp.rq_size - (qp.rq_tail - qp.rq_head))
-        if len(requests) > room:
-            raise QueueFullError(f"{len(requests)} work requests for {room} free receive entries")
-        post_recv(qp, requests)
+        self._require_posted(post_recv(self._state, index, requests), index)
+
+    def _require_posted(self, result: int, index: int) -> None:
+        if result == WRONG_STATE:
+            raise VerbsError(
+                f"nothing can be posted: the queue pair is in {self.qp_state(index).name}"
+            )
+        if result == QUEUE_FULL:
+            raise QueueFullError("more work requests than the queue has free entries")
 
     # Frames and time
 
     def receive(self, burst: Burst, now: int) -> None:
         """Take the frames of a burst."""
-        receive_burst(
-            self._state, burst.frames.ctypes.data, burst.arena.ctypes.data, burst.count, now
-        )
+        receive_burst(self._state, burst.frames_addr, burst.arena_addr, burst.count, now)
 
     def transmit(self, burst: Burst, now: int) -> int:
         """Fill an empty burst with what is due; return the number of frames."""
+        if burst is not self._tx:
+            self._aim_at(burst)
+        burst.count = int(transmit_burst(self._state, now))
+        return burst.count
+
+    def _aim_at(self, burst: Burst) -> None:
+        """Tell the NIC where frames go from now on."""
+        self._tx = burst
         nic = self._state
-        nic.tx_frames = burst.frames.ctypes.data
-        nic.tx_arena = burst.arena.ctypes.data
+        nic.tx_frames = burst.frames_addr
+        nic.tx_arena = burst.arena_addr
         nic.tx_max_frames = len(burst.frames)
         nic.tx_max_bytes = len(burst.arena)
-        burst.count = int(transmit_burst(nic, now))
-        return burst.count
 
     def next_deadline(self) -> int:
         """When ``transmit`` must be called again at the latest, ns; 0 = at once."""

@@ -16,7 +16,10 @@ from kvlane.verbs.records import WC
 
 MAX_SGE = 16
 MAX_READ_JOBS = 128
-"""READs that a responder may be answering at once, over all depths a QP can ask for."""
+"""READs that a responder may be answering at once, repeated ones included."""
+MAX_RD_ATOMIC = MAX_READ_JOBS // 2
+"""The most a queue pair may ask for; the other half is for repeated requests, which the
+network may bring at any time and which must never crowd out a new one."""
 
 MAX_FRAME_BYTES = 12 + 28 + 4 + 4096 + 3 + 4
 """BTH, the largest extension header, immediate, payload, pad, ICRC."""
@@ -141,6 +144,7 @@ QP = np.dtype(
             "jobs",  # address of the ring of READs being answered
             "job_head",
             "job_tail",
+            "new_jobs",  # of them, those that are no repetition
             "max_dest_rd_atomic",
             "min_rnr_timer",
         )
@@ -207,6 +211,7 @@ JOB = np.dtype(
         ("addr", "i8"),
         ("left", "i8"),
         ("rkey", "i8"),
+        ("repeated", "i8"),  # 1 when the request had been executed before
         ("started", "i8"),  # 0 while the next packet is the first of this response
     ]
 )

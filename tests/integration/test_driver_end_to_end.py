@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import pytest_asyncio
 
 import host_driver
 from host_driver import Dpu, DriverConfig, KeyStatus, Namespace, SyncDpu
+from host_driver.control import ControlClient
 from host_driver.emulated import EmulatedAgent, EmulatedOptions
 from kvlane.errors import (
     AgentUnreachableError,
@@ -35,6 +36,8 @@ from kvlane.errors import (
 START_TIMEOUT_MS = 300_000
 BLOCK = 4096
 SLOT = 65536
+POLL_S = 0.01
+POLLS = 3000
 
 
 def chain(dpu: Dpu | SyncDpu, count: int, first_token: int = 0) -> list[bytes]:
@@ -44,6 +47,14 @@ def chain(dpu: Dpu | SyncDpu, count: int, first_token: int = 0) -> list[bytes]:
 
 def payload(count: int, nbytes: int = BLOCK, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, nbytes), np.uint8)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(POLLS):
+        if condition():
+            return
+        await asyncio.sleep(POLL_S)
+    pytest.fail("the condition did not come about")
 
 
 def start_agent(options: EmulatedOptions | None = None) -> EmulatedAgent:
@@ -416,18 +427,39 @@ async def test_a_cancelled_connect_leaves_no_session(
         await connecting
     # One more session comes and goes behind the cancelled one.
     async with await host_driver.connect(agent.control, namespace=namespace) as other:
-        while (await other.stats()).sessions != before + 1:
-            await asyncio.sleep(0.01)
+        for _ in range(POLLS):
+            if (await other.stats()).sessions == before + 1:
+                return
+            await asyncio.sleep(POLL_S)
+        pytest.fail("the session of the cancelled connect is still open")
 
 
 async def test_draining_is_told_and_stops_newcomers(mortal_agent: EmulatedAgent) -> None:
+    operator = ControlClient(mortal_agent.control)
     async with await host_driver.connect(mortal_agent.control) as dpu:
-        await dpu.store(chain(dpu, 1), [b"x"])
-        os.kill(mortal_agent.pid, signal.SIGTERM)
-        while not dpu.draining:
-            await asyncio.sleep(0.01)
-        with pytest.raises((DrainingError, AgentUnreachableError)):
+        assert not dpu.draining
+        assert operator.drain() == 1
+        await until(lambda: dpu.draining)
+        with pytest.raises(DrainingError):
             await host_driver.connect(mortal_agent.control)
+        assert (await dpu.store(chain(dpu, 1), [b"x"])).ok.all()  # what is open may finish
+    operator.close()
+
+
+async def test_an_agent_that_is_stopped_ends_the_session_at_once(
+    mortal_agent: EmulatedAgent,
+) -> None:
+    dpu = await host_driver.connect(mortal_agent.control)
+    keys = chain(dpu, 3)
+
+    async def ask_for_ever() -> None:
+        while True:
+            await dpu.match(keys)
+
+    os.kill(mortal_agent.pid, signal.SIGTERM)
+    with pytest.raises((TransferError, SessionError)):
+        await ask_for_ever()
+    await dpu.close()
 
 
 def test_the_blocking_client_does_the_same(agent: EmulatedAgent, namespace: Namespace) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from kvlane.errors import (
 )
 from kvlane.namespace import Namespace
 from kvlane.verbs.enums import WrOpcode
+from kvlane.verbs.protocols import QpEndpoint
 from tests.support.capsule_host import BLOCK_BYTES, CapsuleHost, key_array
 from tests.support.loopback_verbs import LoopbackFabric
 
@@ -239,19 +241,31 @@ async def test_another_descriptor_under_the_same_name_is_refused() -> None:
             await world.open(namespace=replace(NAMESPACE, kv_dtype="float8_e4m3"))
 
 
-async def test_an_open_that_is_cancelled_leaves_no_session() -> None:
+@pytest.mark.parametrize("when", ["waiting", "running"])
+async def test_an_open_that_is_cancelled_leaves_no_session(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running() as world:
         entered, leave = threading.Event(), threading.Event()
+        server = world.agent._server
+        server_open = server.open
 
         def block() -> None:
             entered.set()
             leave.wait(LIMIT_S)
 
-        world.agent._worker.call(block)
-        await asyncio.to_thread(entered.wait, LIMIT_S)
+        def open_after_block(*arguments: Any) -> QpEndpoint:
+            block()
+            return server_open(*arguments)
+
+        if when == "waiting":
+            world.agent._worker.call(block)
+            await asyncio.to_thread(entered.wait, LIMIT_S)
+        else:
+            monkeypatch.setattr(server, "open", open_after_block)
         opening = asyncio.create_task(world.open())
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await asyncio.to_thread(entered.wait, LIMIT_S)
         opening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await opening

@@ -23,7 +23,7 @@ from kvlane.errors import SessionError, VerbsError
 from kvlane.limits import CREDIT_SLACK, MAX_CAPSULE_BYTES
 from kvlane.verbs.enums import QpState, WrOpcode
 from tests.support.capsule_host import BLOCK_BYTES, BOOT_ID, ServerRig, key_array
-from tests.support.loopback_verbs import LoopbackQp
+from tests.support.loopback_verbs import LoopbackCq, LoopbackQp
 
 
 def agent_qps(rig: ServerRig) -> list[LoopbackQp]:
@@ -247,6 +247,26 @@ def test_a_dead_host_ends_its_session_and_no_other() -> None:
     assert len(agent_qps(rig)) == 1
 
 
+def test_the_cause_is_told_when_flushed_completions_come_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = ServerRig()
+    (host,) = rig.hosts
+    poll = LoopbackCq.poll
+
+    def poll_backwards(cq: LoopbackCq, out: np.recarray) -> int:
+        count = poll(cq, out)
+        out[:count] = out[:count][::-1].copy()
+        return count
+
+    monkeypatch.setattr(LoopbackCq, "poll", poll_backwards)
+    host.region.close()
+    host.send(Opcode.STORE, key_array(1), host.descriptors(0))
+    rig.run()
+    ((_, reason),) = rig.failures
+    assert "REM_ACCESS_ERR" in reason
+
+
 def test_memory_that_the_hosts_nic_refuses_ends_the_session_with_the_cause() -> None:
     rig = ServerRig()
     (host,) = rig.hosts
@@ -265,10 +285,15 @@ def test_whatever_a_step_of_a_session_raises_ends_that_session_only(
     rig = ServerRig(hosts=2)
     unlucky, other = rig.hosts
 
-    def fail(requests: object) -> None:
-        raise error
+    post_send = agent_qps(rig)[0].post_send
+    failures = [error]
 
-    monkeypatch.setattr(agent_qps(rig)[0], "post_send", fail)
+    def fail_once(requests: object) -> None:
+        if failures:
+            raise failures.pop()
+        post_send(requests)
+
+    monkeypatch.setattr(agent_qps(rig)[0], "post_send", fail_once)
     unlucky.send(Opcode.STORE, key_array(1), unlucky.descriptors(0))
     rig.run()
     assert [session for session, _ in rig.failures] == [unlucky.session]

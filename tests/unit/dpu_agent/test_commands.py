@@ -125,7 +125,9 @@ def test_retrieve_of_absent_keys_moves_nothing_for_them(rig: ServerRig, host: Ca
 
 
 def test_a_short_buffer_is_told_what_it_needs(rig: ServerRig, host: CapsuleHost) -> None:
-    rig.ask(host, Opcode.STORE, key_array(1, 2), host.descriptors(0, 1))
+    for _ in range(2):  # so that the slots differ in their generations
+        rig.ask(host, Opcode.DELETE, key_array(1))
+        rig.ask(host, Opcode.STORE, key_array(1, 2), host.descriptors(0, 1))
     before = host.block(4).copy()
     descriptors = host.descriptors(4, 5)
     descriptors["length"][0] = BLOCK_BYTES - 1

@@ -49,8 +49,9 @@ def test_a_sum_that_would_wrap_is_outside() -> None:
         (TOP - 4096, 4097, 2),
         (TOP - 1, 2, 2),
         (TOP - 1, 1, 2),
+        (0, 0, 2),
     ]
-    assert contains(made, *ranges) == [False, True, False, False, True]
+    assert contains(made, *ranges) == [False, True, False, False, True, False]
 
 
 def test_without_regions_nothing_is_inside() -> None:

@@ -171,6 +171,55 @@ def test_a_repeated_read_is_checked_again() -> None:
     assert answer[0][12] == 0x62
 
 
+def test_repeated_reads_never_crowd_out_a_new_one() -> None:
+    """The network may bring old READ requests in any number, just before new ones."""
+    options = QpOptions(ack_timeout_code=8, max_rd_atomic=4)
+    pair = Pair(MTU, options)
+    local, remote = pair.a.region(200 * MTU), pair.b.region(200 * MTU)
+    remote.data[:] = np.random.default_rng(3).integers(0, 256, 200 * MTU, dtype=np.uint8)
+    old: list[Frame] = []
+    pair.to_b = lambda frames: old.extend(frames) or frames  # type: ignore[func-returns-value]
+    for index in range(100):
+        pair.a.send(
+            WrOpcode.RDMA_READ,
+            local,
+            MTU,
+            remote=remote,
+            offset=index * MTU,
+            remote_offset=index * MTU,
+        )
+    pair.run()
+    assert len(pair.a.poll()) == 100
+    pair.to_b = lambda frames: old + frames
+    for index in range(100, 104):
+        pair.a.send(
+            WrOpcode.RDMA_READ,
+            local,
+            MTU,
+            remote=remote,
+            offset=index * MTU,
+            remote_offset=index * MTU,
+        )
+    pair.step()
+    pair.to_b = list
+    pair.run()
+    assert [WcStatus(int(wc.status)) for wc in pair.a.poll()] == [WcStatus.SUCCESS] * 4
+    assert (local.data[: 104 * MTU] == remote.data[: 104 * MTU]).all()
+    assert pair.b.state == QpState.RTS
+
+
+def test_more_reads_than_agreed_are_refused() -> None:
+    pair = Pair(MTU, QpOptions(ack_timeout_code=8, max_rd_atomic=4))
+    pair.b.engine._qps[pair.b.qp].max_dest_rd_atomic = 2
+    local, remote = pair.a.region(MTU), pair.b.region(MTU)
+    for _ in range(4):
+        pair.a.send(WrOpcode.RDMA_READ, local, MTU, remote=remote)
+    pair.run()
+    statuses = [WcStatus(int(wc.status)) for wc in pair.a.poll()]
+    assert WcStatus.REM_INV_REQ_ERR in statuses
+    assert pair.b.engine.counters()["resp_invalid_request"] == 1
+
+
 def test_ghost_acknowledgements_complete_nothing() -> None:
     pair = Pair(MTU, OPTIONS)
     local, remote = pair.a.region(MTU), pair.b.region(MTU)

@@ -1,0 +1,66 @@
+"""The agent's process: exit codes, and a dead data worker that takes the process down."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import pytest
+
+from dpu_agent.config import AgentConfig, ControlConfig, StoreConfig
+from dpu_agent.runtime import process
+from dpu_agent.runtime.process import Ready, run_agent
+from tests.support.loopback_verbs import LoopbackDevice, LoopbackFabric
+
+CONFIG = AgentConfig(
+    control=ControlConfig(listen="127.0.0.1:0"),
+    store=StoreConfig(capacity_bytes=1 << 16, block_bytes=1 << 12),
+)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> LoopbackDevice:
+    (only,) = LoopbackFabric(devices=1).devices
+    monkeypatch.setattr(process, "open_device", lambda verbs, options: only)
+    return only
+
+
+def test_a_signal_is_a_good_end_and_the_device_is_left_as_it_was(device: LoopbackDevice) -> None:
+    ready: list[Ready] = []
+
+    def announce(news: Ready) -> None:
+        ready.append(news)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run_agent(CONFIG, announce=announce) == 0
+    (only,) = ready
+    assert not only.control.endswith(":0")
+    assert (len(only.boot_id), only.device) == (16, device.name)
+    assert (device.fabric.qps, device.regions) == ({}, {})
+
+
+def test_every_start_has_another_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_fresh(verbs: str, options: object) -> LoopbackDevice:
+        return LoopbackFabric(devices=1).devices[0]
+
+    monkeypatch.setattr(process, "open_device", open_fresh)
+    boot_ids: set[bytes] = set()
+
+    def announce(news: Ready) -> None:
+        boot_ids.add(news.boot_id)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert [run_agent(CONFIG, announce=announce) for _ in range(2)] == [0, 0]
+    assert len(boot_ids) == 2
+
+
+def test_a_dead_worker_takes_the_process_down(
+    device: LoopbackDevice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> bool:
+        raise RuntimeError("bug")
+
+    code = run_agent(CONFIG, announce=lambda _: monkeypatch.setattr(device, "progress", fail))
+    assert code == 1
+    assert any(record.levelno == logging.CRITICAL for record in caplog.records)
