@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
+
+from host_driver.session_watch import OnNews, SessionWatch
 from kvlane.control import convert
 from kvlane.control.options import CLIENT_OPTIONS
 from kvlane.control.status import error_of
@@ -14,8 +16,6 @@ from kvlane.control.v1 import control_pb2, control_pb2_grpc
 from kvlane.errors import KvlaneError, SessionError
 from kvlane.namespace import Namespace
 from kvlane.verbs.protocols import MemoryRegion, QpEndpoint
-
-from host_driver.session_watch import OnNews, SessionWatch
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")

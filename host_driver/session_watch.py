@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 import grpc
+
 from kvlane.control.v1 import control_pb2
 from kvlane.errors import KvlaneError, SessionNotFoundError
 

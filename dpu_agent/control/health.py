@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
 from kvlane.control.v1 import control_pb2
 
 SERVICE_NAME = control_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name

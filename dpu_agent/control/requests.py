@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dpu_agent.control.core import RemoteRegion
 from kvlane.control.convert import require_same_major, version_from_message
 from kvlane.control.v1 import control_pb2
 from kvlane.errors import ProtocolError
 from kvlane.limits import MAX_REGIONS_PER_SESSION
-
-from dpu_agent.control.core import RemoteRegion
 
 MAX_CLIENT_NAME_CHARS = 128
 _ADDRESS_SPACE = 1 << 64

@@ -5,13 +5,13 @@ from __future__ import annotations
 from grpc import aio
 from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE_NAME
 from grpc_reflection.v1alpha import reflection
-from kvlane.control.options import SERVER_OPTIONS
-from kvlane.control.v1.control_pb2_grpc import add_AgentServiceServicer_to_server
-from kvlane.errors import ConfigError
 
 from dpu_agent.control.core import AgentCore
 from dpu_agent.control.health import SERVICE_NAME, AgentHealth
 from dpu_agent.control.service import AgentService
+from kvlane.control.options import SERVER_OPTIONS
+from kvlane.control.v1.control_pb2_grpc import add_AgentServiceServicer_to_server
+from kvlane.errors import ConfigError
 
 
 class ControlServer:

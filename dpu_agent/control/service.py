@@ -11,11 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from grpc import aio
-from kvlane import limits
-from kvlane.control import convert
-from kvlane.control.status import status_of
-from kvlane.control.v1 import control_pb2, control_pb2_grpc
-from kvlane.errors import KvlaneError
 
 from dpu_agent.control.core import AgentCore, AgentStats, SessionNews
 from dpu_agent.control.health import AgentHealth
@@ -24,6 +19,11 @@ from dpu_agent.control.requests import (
     require_compatible_client,
     require_complete,
 )
+from kvlane import limits
+from kvlane.control import convert
+from kvlane.control.status import status_of
+from kvlane.control.v1 import control_pb2, control_pb2_grpc
+from kvlane.errors import KvlaneError
 
 Context = aio.ServicerContext[Any, Any]
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from kvlane.errors import KvlaneError
+from kvlane.errors import TransferError
 from kvlane.seams import Clock
 from kvlane.verbs.protocols import Device
 
@@ -33,7 +33,7 @@ class Pollable(Protocol):
         """Handle what has completed; True when there was anything."""
 
 
-class WorkerDeadError(KvlaneError):
+class WorkerDeadError(TransferError):
     """The data worker has ended; the agent cannot go on and must be started again."""
 
 

@@ -14,6 +14,9 @@ from dataclasses import replace
 import grpc
 import pytest
 from grpc import aio
+
+from dpu_agent.control.server import ControlServer, serve
+from host_driver.control import ControlClient
 from kvlane import limits
 from kvlane.control import convert
 from kvlane.control.options import SERVER_OPTIONS
@@ -30,9 +33,6 @@ from kvlane.errors import (
     SessionNotFoundError,
     VersionMismatchError,
 )
-
-from dpu_agent.control.server import ControlServer, serve
-from host_driver.control import ControlClient
 from tests.support.control_plane import (
     ENDPOINT,
     GIVE_UP_S,

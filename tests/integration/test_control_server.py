@@ -9,11 +9,11 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from kvlane.errors import ConfigError, DrainingError
 
 from dpu_agent.control.health import SERVICE_NAME
 from dpu_agent.control.server import ControlServer, serve
 from host_driver.control import ControlClient
+from kvlane.errors import ConfigError, DrainingError
 from tests.support.control_plane import client_of, open_session
 from tests.support.fake_core import FakeCore
 

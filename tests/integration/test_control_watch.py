@@ -8,12 +8,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from kvlane.control.v1 import control_pb2
-from kvlane.errors import AgentUnreachableError
 
 from dpu_agent.control.server import ControlServer, serve
 from host_driver.control import ControlClient
 from host_driver.session_watch import SessionState
+from kvlane.control.v1 import control_pb2
+from kvlane.errors import AgentUnreachableError
 from tests.support.control_plane import GIVE_UP_S, NewsLog, client_of, open_session, stub_of
 from tests.support.cuttable_relay import CuttableRelay
 from tests.support.fake_core import FakeCore, serve_until_killed

@@ -49,6 +49,12 @@ def payload(count: int, nbytes: int = BLOCK, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, nbytes), np.uint8)
 
 
+def freeze(agent: EmulatedAgent) -> None:
+    """Stop its process, and return when it has stopped: a signal alone takes its time."""
+    os.kill(agent.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, agent.pid, os.WSTOPPED)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(POLLS):
         if condition():
@@ -346,7 +352,7 @@ async def test_calls_in_flight_end_when_the_connection_is_closed(
     config = DriverConfig(control_timeout_ms=200)
     dpu = await host_driver.connect(mortal_agent.control, config=config)
     keys, blocks = chain(dpu, 50), payload(50)
-    os.kill(mortal_agent.pid, signal.SIGSTOP)
+    freeze(mortal_agent)
     calls = [asyncio.ensure_future(dpu.store(keys, blocks)) for _ in range(40)]
     await asyncio.sleep(0)
     await dpu.close()
@@ -360,7 +366,7 @@ async def test_a_killed_agent_fails_what_is_in_flight_and_a_new_one_serves(
     dpu = await host_driver.connect(mortal_agent.control, namespace=namespace)
     keys, blocks = chain(dpu, 200), payload(200)
     await dpu.store(keys[:100], blocks[:100])
-    os.kill(mortal_agent.pid, signal.SIGSTOP)  # so that the calls are surely under way
+    freeze(mortal_agent)  # so that the calls are surely under way
     calls: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(dpu.retrieve(keys[:100], np.zeros_like(blocks[:100])))
         for _ in range(3)
@@ -383,7 +389,7 @@ async def test_an_agent_that_hangs_costs_a_deadline_and_not_for_ever(
 ) -> None:
     config = DriverConfig(operation_timeout_ms=200, control_timeout_ms=200)
     dpu = await host_driver.connect(mortal_agent.control, config=config)
-    os.kill(mortal_agent.pid, signal.SIGSTOP)
+    freeze(mortal_agent)
     with pytest.raises(DeadlineError, match="MATCH did not end in time"):
         await dpu.match(chain(dpu, 2))
     with pytest.raises(TransferError, match="given up"):
@@ -397,7 +403,7 @@ async def test_a_cancelled_call_keeps_its_buffer_until_the_transfer_has_ended(
     async with await host_driver.connect(mortal_agent.control) as dpu:
         keys, blocks = chain(dpu, 2), payload(2)
         await dpu.store(keys, blocks)
-        os.kill(mortal_agent.pid, signal.SIGSTOP)
+        freeze(mortal_agent)
         buffer = np.zeros(BLOCK, np.uint8)
         alive = weakref.ref(buffer)
         call = asyncio.ensure_future(dpu.retrieve(keys[:1], [buffer]))

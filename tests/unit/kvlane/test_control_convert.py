@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+
 from kvlane.control import convert
 from kvlane.control.v1 import control_pb2
 from kvlane.errors import ConfigError, ProtocolError, VersionMismatchError

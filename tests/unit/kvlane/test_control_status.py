@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import grpc
 import pytest
+
 from kvlane.control.status import ERROR_CLASS_KEY, ERROR_FIELDS_KEY, error_of, status_of
 from kvlane.errors import (
     GRPC_STATUS,
