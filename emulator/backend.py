@@ -16,10 +16,17 @@ from emulator.link.frames import Link
 from emulator.link.udp import UdpLink
 from emulator.nic.options import NicOptions
 from emulator.nic.softnic import SoftNic
+from emulator.roce.attributes import (
+    REQUIRED,
+    AddressHandle,
+    QpAttributes,
+    QpCaps,
+    QpMask,
+)
 from emulator.roce.engine import RoceEngine
 from kvlane.config import load_mapping, parse_endpoint
 from kvlane.errors import VerbsError
-from kvlane.verbs.enums import AccessFlags, QpState
+from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
 
@@ -36,7 +43,7 @@ class EmulatedRegion:
         self.addr = int(buffer.ctypes.data)
         self.length = int(buffer.nbytes)
         with nic.engine() as engine:
-            self._index, self.lkey = engine.register(buffer, access, _PD)
+            self.lkey = engine.regions.register(self.addr, self.length, access, _PD, buffer)
         self.rkey = self.lkey
         self._open = True
 
@@ -45,7 +52,7 @@ class EmulatedRegion:
         if self._open:
             self._open = False
             with self._nic.engine() as engine:
-                engine.deregister(self._index)
+                engine.regions.deregister(self.lkey)
 
 
 class EmulatedCq:
@@ -54,7 +61,7 @@ class EmulatedCq:
     def __init__(self, nic: SoftNic, depth: int) -> None:
         self._nic = nic
         with nic.engine() as engine:
-            self.index = engine.create_cq(depth)
+            self.index = engine.cqs.create(depth)
         self._open = True
 
     def poll(self, out: RecordArray) -> int:
@@ -66,7 +73,7 @@ class EmulatedCq:
         if self._open:
             self._open = False
             with self._nic.engine() as engine:
-                engine.destroy_cq(self.index)
+                engine.cqs.destroy(self.index)
 
 
 class EmulatedQp:
@@ -75,15 +82,18 @@ class EmulatedQp:
     def __init__(self, nic: SoftNic, cq: EmulatedCq, options: QpOptions, mtu_bytes: int) -> None:
         self._nic = nic
         self._mtu_bytes = mtu_bytes
+        self._options = options
+        caps = QpCaps(max_send_wr=options.max_send_wr, max_recv_wr=options.max_recv_wr)
         with nic.engine() as engine:
-            self._index = engine.create_qp(
-                pd=_PD, send_cq=cq.index, recv_cq=cq.index, options=options
+            self._index = engine.qps.create(
+                QpType.RC, pd=_PD, send_cq=cq.index, recv_cq=cq.index, caps=caps
             )
+            engine.qps.modify(self._index, *_to_init())
             self.endpoint = QpEndpoint(
                 gid=engine.gid,
                 udp_port=nic.link.udp_port,
-                qp_num=engine.qp_number(self._index),
-                psn=engine.qp_first_psn(self._index),
+                qp_num=engine.qps.number(self._index),
+                psn=engine.qps.draw_psn(),
                 mtu_bytes=mtu_bytes,
             )
         self._open = True
@@ -94,36 +104,69 @@ class EmulatedQp:
         if not self._open:
             return QpState.RESET
         with self._nic.engine() as engine:
-            return engine.qp_state(self._index)
+            return engine.qps.state(self._index)
 
     def connect(self, remote: QpEndpoint) -> None:
         """INIT to RTS."""
         with self._nic.engine() as engine:
-            engine.connect_qp(self._index, remote, min(self._mtu_bytes, remote.mtu_bytes))
+            self._require_open()
+            mtu = Mtu.from_bytes_size(min(self._mtu_bytes, remote.mtu_bytes))
+            engine.qps.modify(self._index, *_to_rtr(remote, mtu, self._options))
+            engine.qps.modify(self._index, *_to_rts(self.endpoint.psn, self._options))
 
     def post_recv(self, requests: RecordArray) -> None:
         """Post receives."""
         with self._nic.engine() as engine:
             self._require_open()
-            engine.post_recv(self._index, requests)
+            engine.qps.post_recv(self._index, requests)
 
     def post_send(self, requests: RecordArray) -> None:
         """Post sends; their first packets leave before this returns."""
         with self._nic.engine() as engine:
             self._require_open()
-            engine.post_send(self._index, requests)
+            engine.qps.post_send(self._index, requests)
 
     def _require_open(self) -> None:
         if not self._open:
             raise VerbsError("the queue pair is closed")
 
     def close(self) -> None:
-        """Flush and destroy."""
+        """Destroy: nothing of it touches memory any more."""
         with self._nic.engine() as engine:
             if self._open:
                 self._open = False
-                engine.fail_qp(self._index)
-                engine.destroy_qp(self._index)
+                engine.qps.destroy(self._index)
+
+
+def _to_init() -> tuple[QpAttributes, QpMask]:
+    access = AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
+    attributes = QpAttributes(qp_state=QpState.INIT, qp_access_flags=int(access))
+    return attributes, QpMask.STATE | REQUIRED[QpState.RESET, QpState.INIT][QpType.RC]
+
+
+def _to_rtr(remote: QpEndpoint, mtu: Mtu, options: QpOptions) -> tuple[QpAttributes, QpMask]:
+    attributes = QpAttributes(
+        qp_state=QpState.RTR,
+        ah=AddressHandle(dgid=remote.gid, udp_port=remote.udp_port),
+        path_mtu=int(mtu),
+        dest_qp_num=remote.qp_num,
+        rq_psn=remote.psn,
+        max_dest_rd_atomic=options.max_rd_atomic,
+        min_rnr_timer=options.min_rnr_timer_code,
+    )
+    return attributes, QpMask.STATE | REQUIRED[QpState.INIT, QpState.RTR][QpType.RC]
+
+
+def _to_rts(first_psn: int, options: QpOptions) -> tuple[QpAttributes, QpMask]:
+    attributes = QpAttributes(
+        qp_state=QpState.RTS,
+        sq_psn=first_psn,
+        timeout=options.ack_timeout_code,
+        retry_cnt=options.retry_count,
+        rnr_retry=options.rnr_retry_count,
+        max_rd_atomic=options.max_rd_atomic,
+    )
+    return attributes, QpMask.STATE | REQUIRED[QpState.RTR, QpState.RTS][QpType.RC]
 
 
 class EmulatedDevice:

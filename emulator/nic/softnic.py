@@ -60,7 +60,7 @@ class SoftNic:
     def poll_cq(self, index: int, out: RecordArray) -> int:
         """Move completions of a queue into ``out``; sends nothing."""
         with self._lock:
-            return self._engine.poll_cq(index, out)
+            return self._engine.cqs.poll(index, out)
 
     def counters(self) -> dict[str, int]:
         """The engine's counters."""

@@ -4,70 +4,117 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce.state import mr_at
+from emulator.roce.state import (
+    MAX_INLINE_BYTES,
+    MR_REGION,
+    MR_WINDOW_2,
+    mr_at,
+)
 from kvlane.jit import kernel
 from kvlane.rawmem import copy
-from kvlane.verbs.enums import AccessFlags
+from kvlane.verbs.enums import SendFlags
 
-_LOCAL_WRITE = int(AccessFlags.LOCAL_WRITE)
+_INLINE = int(SendFlags.INLINE)
 
 
 @kernel
-def access_allowed(nic: Any, pd: int, key: int, range_start: int, length: int, access: int) -> bool:
-    """True when ``key`` opens the whole range for ``access`` within protection domain ``pd``."""
+def host_address(nic: Any, qp: Any, key: int, addr: int, length: int, access: int) -> int:
+    """Where in this process a range lies that ``key`` opens to ``qp`` for ``access``; else 0.
+
+    A region belongs to a protection domain; a type 2 window besides to one queue pair
+    (IBTA 1.7 section 10.6.6.3).
+    """
     index = key >> 8
     if index <= 0 or index >= nic.mr_capacity or length < 0:
-        return False
+        return 0
     mr = mr_at(nic.mrs, index)
-    if mr.key != key or mr.pd != pd or (mr.access & access) != access:
-        return False
+    if mr.key != key or mr.pd != qp.pd or (mr.access & access) != access:
+        return 0
+    if mr.kind == MR_WINDOW_2 and mr.qpn != qp.qpn:
+        return 0
     # Offsets, not ends: an address near 2^63 must not wrap round into the region.
-    offset = range_start - mr.addr
-    return bool(0 <= offset <= mr.length and length <= mr.length - offset)
+    offset = addr - mr.addr
+    if offset < 0 or offset > mr.length or length > mr.length - offset:
+        return 0
+    return int(mr.host_addr + offset)
 
 
 @kernel
-def sges_allowed(nic: Any, pd: int, entry: Any, access: int) -> bool:
+def local_address(nic: Any, qp: Any, key: int, addr: int, length: int, access: int) -> int:
+    """The same for an lkey: windows have none."""
+    index = key >> 8
+    if 0 < index < nic.mr_capacity and mr_at(nic.mrs, index).kind != MR_REGION:
+        return 0
+    return host_address(nic, qp, key, addr, length, access)
+
+
+@kernel
+def sges_allowed(nic: Any, qp: Any, entry: Any, access: int) -> bool:
     """True when every SGE of a WQE or RQE is inside a region that permits ``access``."""
     for i in range(entry.num_sge):
-        if entry.sge_length[i] > 0 and not access_allowed(
-            nic, pd, entry.sge_lkey[i], entry.sge_addr[i], entry.sge_length[i], access
+        if (
+            entry.sge_length[i] > 0
+            and local_address(
+                nic, qp, entry.sge_lkey[i], entry.sge_addr[i], entry.sge_length[i], access
+            )
+            == 0
         ):
             return False
     return True
 
 
 @kernel
-def gather(wqe: Any, offset: int, length: int, destination: int) -> None:
-    """Copy message bytes [offset, offset + length) out of the SGEs of ``wqe``."""
+def gather(nic: Any, qp: Any, wqe: Any, offset: int, length: int, destination: int) -> bool:
+    """Copy message bytes [offset, offset + length) out of a WQE; False when a key is gone.
+
+    Keys are looked up again for every packet: a region may be deregistered while its
+    message is under way.
+    """
+    if (wqe.send_flags & _INLINE) != 0:
+        slot = qp.sq_next % qp.sq_size
+        copy(destination, qp.inline_data + slot * MAX_INLINE_BYTES + offset, length)
+        return True
     skip = offset
     for i in range(wqe.num_sge):
         if length <= 0:
             break
-        size = wqe.sge_length[i]
-        if skip >= size:
-            skip -= size
+        element = wqe.sge_length[i]
+        if skip >= element:
+            skip -= element
             continue
-        chunk = min(size - skip, length)
-        copy(destination, wqe.sge_addr[i] + skip, chunk)
+        chunk = min(element - skip, length)
+        source = local_address(nic, qp, wqe.sge_lkey[i], wqe.sge_addr[i] + skip, chunk, 0)
+        if source == 0:
+            return False
+        copy(destination, source, chunk)
         destination += chunk
         length -= chunk
         skip = 0
+    return True
 
 
 @kernel
-def scatter(entry: Any, offset: int, length: int, source: int) -> None:
-    """Copy ``length`` bytes from ``source`` to message offset ``offset`` of an SGE list."""
+def scatter(
+    nic: Any, qp: Any, entry: Any, offset: int, length: int, source: int, access: int
+) -> bool:
+    """Copy ``length`` bytes from ``source`` to message offset ``offset`` of an SGE list.
+
+    False, with a part perhaps copied, when an element's key no longer permits ``access``.
+    """
     skip = offset
     for i in range(entry.num_sge):
         if length <= 0:
             break
-        size = entry.sge_length[i]
-        if skip >= size:
-            skip -= size
+        element = entry.sge_length[i]
+        if skip >= element:
+            skip -= element
             continue
-        chunk = min(size - skip, length)
-        copy(entry.sge_addr[i] + skip, source, chunk)
+        chunk = min(element - skip, length)
+        target = local_address(nic, qp, entry.sge_lkey[i], entry.sge_addr[i] + skip, chunk, access)
+        if target == 0:
+            return False
+        copy(target, source, chunk)
         source += chunk
         length -= chunk
         skip = 0
+    return True

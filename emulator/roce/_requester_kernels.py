@@ -4,42 +4,83 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce._completion_kernels import fail_send
+from emulator.roce._byte_kernels import put_be
+from emulator.roce._completion_kernels import complete_send, fail_send
 from emulator.roce._emit_kernels import (
+    ATOMIC_ETH_BYTES,
     BTH_BYTES,
+    DETH_BYTES,
     IMM_BYTES,
     RETH_BYTES,
     begin_frame,
     finish_frame,
     has_room,
-    put_be,
     put_reth,
+    redirect_frame,
+    set_solicited,
 )
+from emulator.roce._event_kernels import push_event
 from emulator.roce._memory_kernels import gather, sges_allowed
+from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import packets_of, psn_add, psn_diff
+from emulator.roce._window_kernels import bind_window, invalidate_window
 from emulator.roce.state import counters_at, wqe_at
-from emulator.wire.opcode import Opcode
+from emulator.wire.opcode import Opcode, Transport
 from kvlane.jit import kernel
-from kvlane.verbs.enums import AccessFlags, WcStatus, WrOpcode
+from kvlane.verbs.enums import (
+    AccessFlags,
+    EventType,
+    QpState,
+    QpType,
+    SendFlags,
+    WcStatus,
+    WrOpcode,
+)
 
 _READ = int(WrOpcode.RDMA_READ)
 _WRITE = int(WrOpcode.RDMA_WRITE)
 _WRITE_IMM = int(WrOpcode.RDMA_WRITE_WITH_IMM)
 _SEND_IMM = int(WrOpcode.SEND_WITH_IMM)
+_SEND_INV = int(WrOpcode.SEND_WITH_INV)
+_CMP_SWAP = int(WrOpcode.ATOMIC_CMP_AND_SWP)
+_FETCH_ADD = int(WrOpcode.ATOMIC_FETCH_AND_ADD)
+_LOCAL_INV = int(WrOpcode.LOCAL_INV)
+_BIND_MW = int(WrOpcode.BIND_MW)
+_INLINE = int(SendFlags.INLINE)
+_FENCE = int(SendFlags.FENCE)
+_SOLICITED = int(SendFlags.SOLICITED)
 _LOCAL_WRITE = int(AccessFlags.LOCAL_WRITE)
+_SUCCESS = int(WcStatus.SUCCESS)
 _LOC_PROT_ERR = int(WcStatus.LOC_PROT_ERR)
+_LOC_LEN_ERR = int(WcStatus.LOC_LEN_ERR)
+_LOC_QP_OP_ERR = int(WcStatus.LOC_QP_OP_ERR)
+_MW_BIND_ERR = int(WcStatus.MW_BIND_ERR)
 _RETRY_EXC_ERR = int(WcStatus.RETRY_EXC_ERR)
+_RC = int(QpType.RC)
+_UC = int(QpType.UC)
+_UD = int(QpType.UD)
+_RTS = int(QpState.RTS)
+_SQD = int(QpState.SQD)
+_SQ_DRAINED = int(EventType.SQ_DRAINED)
 
 _SEND_FIRST = int(Opcode.RC_SEND_FIRST)
 _SEND_MIDDLE = int(Opcode.RC_SEND_MIDDLE)
 _SEND_LAST = int(Opcode.RC_SEND_LAST)
 _SEND_LAST_IMM = int(Opcode.RC_SEND_LAST_WITH_IMMEDIATE)
+_SEND_LAST_INV = int(Opcode.RC_SEND_LAST_WITH_INVALIDATE)
 _SEND_ONLY = int(Opcode.RC_SEND_ONLY)
 _SEND_ONLY_IMM = int(Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
+_SEND_ONLY_INV = int(Opcode.RC_SEND_ONLY_WITH_INVALIDATE)
 _TO_WRITE = int(Opcode.RC_RDMA_WRITE_FIRST) - _SEND_FIRST
 """WRITE opcodes follow SEND's in the same order."""
 _READ_REQUEST = int(Opcode.RC_RDMA_READ_REQUEST)
+_COMPARE_SWAP = int(Opcode.RC_COMPARE_SWAP)
+_FETCH_ADD_REQUEST = int(Opcode.RC_FETCH_ADD)
+_UD_SEND_ONLY = int(Opcode.UD_SEND_ONLY)
+_UD_SEND_ONLY_IMM = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
+_TO_UC = int(Transport.UC)
 
+_MAX_MESSAGE_BYTES = 1 << 31
 _ACK_EVERY = 32
 """Packets between requests for an acknowledgement inside a long message."""
 _MAX_BACKOFF = 4
@@ -47,11 +88,23 @@ _MAX_BACKOFF = 4
 
 
 @kernel
+def wants_response(opcode: int) -> bool:
+    """READs and atomics complete with data, not with an acknowledgement."""
+    return opcode in (_READ, _CMP_SWAP, _FETCH_ADD)
+
+
+@kernel
+def is_local(opcode: int) -> bool:
+    """Work that sends no packet."""
+    return opcode in (_LOCAL_INV, _BIND_MW)
+
+
+@kernel
 def arm_ack_timer(qp: Any, now: int) -> None:
     """Start waiting for an acknowledgement, or stop when nothing is outstanding."""
     qp.ack_deadline = 0
     if qp.ack_timeout_ns > 0 and psn_diff(qp.tx_psn, qp.una_psn) > 0:
-        backoff = min(_MAX_BACKOFF, 1 << max(0, qp.retry_count - qp.retries_left))
+        backoff = min(_MAX_BACKOFF, 1 << min(8, max(0, qp.retry_count - qp.retries_left)))
         qp.ack_deadline = now + qp.ack_timeout_ns * backoff
 
 
@@ -65,20 +118,30 @@ def note_progress(qp: Any, now: int) -> None:
 
 
 @kernel
+def complete_local(nic: Any, qp: Any) -> None:
+    """Complete local work that is done and has become the oldest."""
+    while qp.sq_head < qp.sq_next:
+        wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
+        if not is_local(wqe.opcode) or wqe.done == 0:
+            return
+        complete_send(nic, qp, _SUCCESS)
+
+
+@kernel
 def go_back(qp: Any, psn: int) -> None:
     """Transmit again from ``psn``, which a WQE between head and next holds."""
-    reads = 0
+    outstanding = 0
     index = qp.sq_head
     while index < qp.sq_tail:
         wqe = wqe_at(qp.sq, index % qp.sq_size)
         if wqe.assigned == 0 or psn_diff(psn, wqe.last_psn) <= 0:
             break
-        if wqe.opcode == _READ:
-            reads += 1
+        if wants_response(wqe.opcode):
+            outstanding += 1
         index += 1
     qp.sq_next = index
     qp.tx_psn = psn
-    qp.rd_outstanding = reads
+    qp.rd_outstanding = outstanding
     while index < qp.sq_tail:
         wqe = wqe_at(qp.sq, index % qp.sq_size)
         if wqe.assigned == 0:
@@ -107,25 +170,44 @@ def check_ack_timer(nic: Any, qp: Any, now: int) -> None:
         return
     counters_at(nic.counters, 0).local_ack_timeout_err += 1
     if spend_retry(nic, qp):
+        arm_ack_timer(qp, now)  # armed even if a full burst delays the retransmission itself
         go_back(qp, qp.una_psn)
-        # Armed even if a full burst delays the retransmission itself.
-        backoff = min(_MAX_BACKOFF, 1 << (qp.retry_count - qp.retries_left))
-        qp.ack_deadline = now + qp.ack_timeout_ns * backoff
+
+
+@kernel
+def _local_fault(qp: Any, wqe: Any, allowed: bool) -> int:
+    """Why a work request cannot be carried out by this queue pair, as a WC status; else 0."""
+    if not allowed:
+        return _LOC_PROT_ERR
+    if wqe.length > _MAX_MESSAGE_BYTES or (qp.kind == _UD and wqe.length > qp.mtu):
+        return _LOC_LEN_ERR
+    if qp.kind != _RC and wants_response(wqe.opcode):
+        return _LOC_QP_OP_ERR
+    return _SUCCESS
 
 
 @kernel
 def _assign(nic: Any, qp: Any, wqe: Any) -> bool:
-    """Give a WQE its PSNs once its local memory is known to be accessible."""
-    access = _LOCAL_WRITE if wqe.opcode == _READ else 0
-    if not sges_allowed(nic, qp.pd, wqe, access):
-        # Completions are in order: the error waits until it is the oldest.
+    """Give a WQE its PSNs once its local memory is known to be accessible.
+
+    False when it failed or must wait: completions are in order, so an error waits until
+    it is the oldest.
+    """
+    access = _LOCAL_WRITE if wants_response(wqe.opcode) else 0
+    inline = (wqe.send_flags & _INLINE) != 0
+    fault = _local_fault(qp, wqe, inline or sges_allowed(nic, qp, wqe, access))
+    if fault != _SUCCESS:
         if qp.sq_next == qp.sq_head:
-            fail_send(nic, qp, _LOC_PROT_ERR)
+            fail_send(nic, qp, fault)
         return False
+    packets = 0
+    if not is_local(wqe.opcode):
+        packets = 1 if wqe.opcode in (_CMP_SWAP, _FETCH_ADD) else packets_of(wqe.length, qp.mtu)
     wqe.first_psn = qp.next_psn
-    wqe.last_psn = psn_add(qp.next_psn, packets_of(wqe.length, qp.mtu) - 1)
+    wqe.last_psn = psn_add(qp.next_psn, packets - 1)
     wqe.sent = 0
     wqe.received = 0
+    wqe.done = 0
     wqe.assigned = 1
     qp.next_psn = psn_add(wqe.last_psn, 1)
     return True
@@ -134,13 +216,33 @@ def _assign(nic: Any, qp: Any, wqe: Any) -> bool:
 @kernel
 def _may_transmit(qp: Any, wqe: Any) -> bool:
     """Window and READ limits. A message larger than the window still goes, alone."""
+    if (wqe.send_flags & _FENCE) != 0 and qp.rd_outstanding > 0 and wqe.sent == 0:
+        return False
     outstanding = psn_diff(qp.tx_psn, qp.una_psn)
-    if wqe.opcode == _READ:
+    if wants_response(wqe.opcode):
         if qp.rd_outstanding >= qp.max_rd_atomic:
             return False
         packets = psn_diff(wqe.last_psn, qp.tx_psn) + 1
         return bool(outstanding <= 0 or outstanding + packets <= qp.read_window)
     return bool(outstanding < qp.window)
+
+
+@kernel
+def _run_local(nic: Any, qp: Any, wqe: Any) -> bool:
+    """Carry out a bind or an invalidation in its turn; False when the queue pair has failed."""
+    if wqe.done == 0:
+        if wqe.opcode == _BIND_MW:
+            done, fault = bind_window(nic, qp, wqe), _MW_BIND_ERR
+        else:
+            done, fault = invalidate_window(nic, qp, wqe.imm), _LOC_QP_OP_ERR
+        if not done:
+            if qp.sq_next == qp.sq_head:
+                fail_send(nic, qp, fault)
+            return False
+        wqe.done = 1
+    qp.sq_next += 1
+    complete_local(nic, qp)
+    return True
 
 
 @kernel
@@ -153,53 +255,134 @@ def _emit_read_request(nic: Any, qp: Any, wqe: Any) -> None:
         wqe.rkey,
         wqe.length - wqe.received,
     )
-    finish_frame(nic, qp, address, BTH_BYTES + RETH_BYTES, 0)
+    finish_frame(nic, address, BTH_BYTES + RETH_BYTES, 0)
     qp.tx_psn = psn_add(wqe.last_psn, 1)
     qp.rd_outstanding += 1
     qp.sq_next += 1
 
 
 @kernel
-def _data_opcode(wqe: Any, first: bool, last: bool) -> int:
+def _emit_atomic(nic: Any, qp: Any, wqe: Any) -> None:
+    """An atomic request (IBTA 1.7 section 9.3.4: VA, rkey, swap or add, compare)."""
+    compares = wqe.opcode == _CMP_SWAP
+    opcode = _COMPARE_SWAP if compares else _FETCH_ADD_REQUEST
+    address = begin_frame(nic, qp, opcode, qp.tx_psn, True)
+    header = address + BTH_BYTES
+    put_be(header, wqe.remote_addr, 8)
+    put_be(header + 8, wqe.rkey, 4)
+    put_be(header + 12, wqe.swap if compares else wqe.compare_add, 8)
+    put_be(header + 20, wqe.compare_add if compares else 0, 8)
+    finish_frame(nic, address, BTH_BYTES + ATOMIC_ETH_BYTES, 0)
+    qp.tx_psn = psn_add(qp.tx_psn, 1)
+    qp.rd_outstanding += 1
+    qp.sq_next += 1
+
+
+@kernel
+def _data_opcode(qp: Any, wqe: Any, first: bool, last: bool) -> int:
     """The opcode of one packet of a SEND or WRITE."""
     with_imm = wqe.opcode in (_SEND_IMM, _WRITE_IMM)
     if first and last:
         opcode = _SEND_ONLY_IMM if with_imm else _SEND_ONLY
+        if wqe.opcode == _SEND_INV:
+            opcode = _SEND_ONLY_INV
     elif first:
         opcode = _SEND_FIRST
     elif last:
         opcode = _SEND_LAST_IMM if with_imm else _SEND_LAST
+        if wqe.opcode == _SEND_INV:
+            opcode = _SEND_LAST_INV
     else:
         opcode = _SEND_MIDDLE
     if wqe.opcode in (_WRITE, _WRITE_IMM):
         opcode += _TO_WRITE
+    if qp.kind == _UC:
+        opcode += _TO_UC
     return opcode
 
 
 @kernel
-def _emit_data(nic: Any, qp: Any, wqe: Any) -> None:
-    """The next packet of a SEND or WRITE."""
+def _emit_data(nic: Any, qp: Any, wqe: Any) -> bool:
+    """The next packet of a SEND or WRITE; False when its local key has gone."""
     offset = wqe.sent * qp.mtu
     payload = min(qp.mtu, wqe.length - offset)
     first = wqe.sent == 0
     last = qp.tx_psn == wqe.last_psn
-    opcode = _data_opcode(wqe, first, last)
+    opcode = _data_opcode(qp, wqe, first, last)
     closes_window = psn_diff(qp.tx_psn, qp.una_psn) + 1 >= qp.window
-    ack_request = last or closes_window or qp.tx_psn % _ACK_EVERY == 0
+    ack_request = qp.kind == _RC and (last or closes_window or qp.tx_psn % _ACK_EVERY == 0)
     address = begin_frame(nic, qp, opcode, qp.tx_psn, ack_request)
     header = BTH_BYTES
     if first and wqe.opcode in (_WRITE, _WRITE_IMM):
         put_reth(address + header, wqe.remote_addr, wqe.rkey, wqe.length)
         header += RETH_BYTES
-    if last and wqe.opcode in (_SEND_IMM, _WRITE_IMM):
+    if last and wqe.opcode in (_SEND_IMM, _WRITE_IMM, _SEND_INV):
         put_be(address + header, wqe.imm, IMM_BYTES)
         header += IMM_BYTES
-    gather(wqe, offset, payload, address + header)
-    finish_frame(nic, qp, address, header, payload)
+    if last and (wqe.send_flags & _SOLICITED) != 0:
+        set_solicited(address)
+    if not gather(nic, qp, wqe, offset, payload, address + header):
+        return False
+    finish_frame(nic, address, header, payload)
     wqe.sent += 1
     qp.tx_psn = psn_add(qp.tx_psn, 1)
     if last:
         qp.sq_next += 1
+    return True
+
+
+@kernel
+def _emit_datagram(nic: Any, qp: Any, wqe: Any) -> bool:
+    """A UD message: one packet to where the work request says; complete once it is sent."""
+    with_imm = wqe.opcode == _SEND_IMM
+    opcode = _UD_SEND_ONLY_IMM if with_imm else _UD_SEND_ONLY
+    address = begin_frame(nic, qp, opcode, qp.tx_psn, False)
+    redirect_frame(nic, address, wqe)
+    header = BTH_BYTES
+    # The sender's Q_Key when the work request's has its high bit set (IBTA 1.7 10.2.5).
+    qkey = qp.qkey if (wqe.ud_qkey >> 31) & 1 else wqe.ud_qkey
+    put_be(address + header, qkey, 4)
+    put_be(address + header + 4, qp.qpn, 4)
+    header += DETH_BYTES
+    if with_imm:
+        put_be(address + header, wqe.imm, IMM_BYTES)
+        header += IMM_BYTES
+    if (wqe.send_flags & _SOLICITED) != 0:
+        set_solicited(address)
+    if not gather(nic, qp, wqe, 0, wqe.length, address + header):
+        return False
+    finish_frame(nic, address, header, wqe.length)
+    qp.tx_psn = psn_add(qp.tx_psn, 1)
+    qp.sq_next += 1
+    return True
+
+
+@kernel
+def _emit(nic: Any, qp: Any, wqe: Any) -> bool:
+    """The next packet of a work request, by its kind; False when the queue pair has failed."""
+    if wqe.opcode == _READ:
+        _emit_read_request(nic, qp, wqe)
+        return True
+    if wqe.opcode in (_CMP_SWAP, _FETCH_ADD):
+        _emit_atomic(nic, qp, wqe)
+        return True
+    sent = _emit_datagram(nic, qp, wqe) if qp.kind == _UD else _emit_data(nic, qp, wqe)
+    if not sent:
+        # Whatever of it is under way, its memory is gone: this ends the queue pair.
+        fail_send(nic, qp, _LOC_PROT_ERR)
+        return False
+    if qp.kind != _RC and qp.sq_next > qp.sq_head:
+        qp.una_psn = qp.tx_psn  # nobody acknowledges it: sent is done
+        complete_send(nic, qp, _SUCCESS)
+    return True
+
+
+@kernel
+def _tell_drained(nic: Any, qp: Any) -> None:
+    """In SQD, once nothing is outstanding, the consumer is told (IBTA 1.7 10.3.1.5)."""
+    if qp.state == _SQD and qp.drain_notify != 0 and psn_diff(qp.tx_psn, qp.una_psn) <= 0:
+        qp.drain_notify = 0
+        push_event(nic, _SQ_DRAINED, qp.qpn)
 
 
 @kernel
@@ -212,17 +395,30 @@ def transmit_requests(nic: Any, qp: Any, now: int, quota: int) -> int:
     emitted = 0
     while emitted < quota and qp.sq_next < qp.sq_tail and has_room(nic):
         wqe = wqe_at(qp.sq, qp.sq_next % qp.sq_size)
-        if (wqe.assigned == 0 and not _assign(nic, qp, wqe)) or not _may_transmit(qp, wqe):
+        if qp.state == _SQD and wqe.assigned == 0:
+            break
+        if now < paced_until(qp, now):
+            break
+        if wqe.assigned == 0 and not _assign(nic, qp, wqe):
+            break
+        if is_local(wqe.opcode):
+            if ((wqe.send_flags & _FENCE) != 0 and qp.rd_outstanding > 0) or not _run_local(
+                nic, qp, wqe
+            ):
+                break
+            continue
+        if not _may_transmit(qp, wqe):
             break
         if psn_diff(qp.tx_psn, qp.high_psn) < 0:
             counters_at(nic.counters, 0).retransmitted_packets += 1
-        if wqe.opcode == _READ:
-            _emit_read_request(nic, qp, wqe)
-        else:
-            _emit_data(nic, qp, wqe)
+        before = nic.tx_bytes
+        if not _emit(nic, qp, wqe):
+            break
+        spend_pace(qp, nic.tx_bytes - before, now)
         if psn_diff(qp.tx_psn, qp.high_psn) > 0:
             qp.high_psn = qp.tx_psn
         emitted += 1
     if emitted > 0 and qp.ack_deadline == 0:
         arm_ack_timer(qp, now)
+    _tell_drained(nic, qp)
     return emitted

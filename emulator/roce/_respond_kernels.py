@@ -1,47 +1,55 @@
-"""Sending what the responder owes: data of READs in order, then one acknowledgement."""
+"""Sending what the responder owes: data of READs and atomics in order, then one ACK or NAK."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from emulator.roce._byte_kernels import put_be
 from emulator.roce._completion_kernels import stop_answering
 from emulator.roce._emit_kernels import (
     AETH_BYTES,
+    ATOMIC_ACK_BYTES,
     BTH_BYTES,
     begin_frame,
     finish_frame,
     has_room,
     put_aeth,
 )
-from emulator.roce._memory_kernels import access_allowed
+from emulator.roce._memory_kernels import host_address
 from emulator.roce._psn_kernels import psn_add
-from emulator.roce.state import ANSWER_NONE, MAX_READ_JOBS, counters_at, job_at
+from emulator.roce.state import ANSWER_NONE, MAX_READ_JOBS, counters_at, frame_at, job_at
 from emulator.wire.aeth import NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
-from kvlane.rawmem import copy
+from kvlane.rawmem import bytes_at, copy
 from kvlane.verbs.enums import AccessFlags
 
 _ACKNOWLEDGE = int(Opcode.RC_ACKNOWLEDGE)
+_ATOMIC_ACKNOWLEDGE = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _FIRST = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _MIDDLE = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
 _LAST = int(Opcode.RC_RDMA_READ_RESPONSE_LAST)
 _ONLY = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
+_CNP = int(Opcode.CNP)
 _REMOTE_READ = int(AccessFlags.REMOTE_READ)
 _ACK_NO_CREDITS = 0x1F
 _NAK_ACCESS = 0x60 | int(NakCode.REMOTE_ACCESS_ERROR)
+_CNP_PAYLOAD_BYTES = 16
+_CNP_TOS = 48 << 2
+"""DSCP 48, ConnectX's default for notifications."""
+_BECN = 0x40
 
 
 @kernel
 def _emit_acknowledge(nic: Any, qp: Any, psn: int, syndrome: int) -> None:
     address = begin_frame(nic, qp, _ACKNOWLEDGE, psn, False)
     put_aeth(address + BTH_BYTES, syndrome, qp.msn)
-    finish_frame(nic, qp, address, BTH_BYTES + AETH_BYTES, 0)
+    finish_frame(nic, address, BTH_BYTES + AETH_BYTES, 0)
 
 
 @kernel
 def end_job(qp: Any, job: Any) -> None:
-    """Take the oldest READ off the ring."""
+    """Take the oldest READ or atomic off the ring."""
     if job.repeated == 0:
         qp.new_jobs -= 1
     qp.job_head += 1
@@ -59,19 +67,22 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> bool:
     """The next packet of a READ's data; False when its region has gone meanwhile."""
     payload = min(qp.mtu, job.left)
     last = job.psn == job.last_psn
-    if payload > 0 and not access_allowed(nic, qp.pd, job.rkey, job.addr, payload, _REMOTE_READ):
-        # A NAK may stand in the middle of a response (IBTA 1.7 section 9.7.5.2.4).
-        counters_at(nic.counters, 0).resp_remote_access_errors += 1
-        _emit_acknowledge(nic, qp, job.psn, _NAK_ACCESS)
-        return False
+    source = 0
+    if payload > 0:
+        source = host_address(nic, qp, job.rkey, job.addr, payload, _REMOTE_READ)
+        if source == 0:
+            # A NAK may stand in the middle of a response (IBTA 1.7 section 9.7.5.2.4).
+            counters_at(nic.counters, 0).resp_remote_access_errors += 1
+            _emit_acknowledge(nic, qp, job.psn, _NAK_ACCESS)
+            return False
     opcode = _response_opcode(job.started == 0, last)
     address = begin_frame(nic, qp, opcode, job.psn, False)
     header = BTH_BYTES
     if opcode != _MIDDLE:
         put_aeth(address + header, _ACK_NO_CREDITS, qp.msn)
         header += AETH_BYTES
-    copy(address + header, job.addr, payload)
-    finish_frame(nic, qp, address, header, payload)
+    copy(address + header, source, payload)
+    finish_frame(nic, address, header, payload)
     job.started = 1
     job.psn = psn_add(job.psn, 1)
     job.addr += payload
@@ -82,18 +93,46 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> bool:
 
 
 @kernel
-def transmit_answers(nic: Any, qp: Any, quota: int) -> int:
+def _emit_atomic_response(nic: Any, qp: Any, job: Any) -> None:
+    address = begin_frame(nic, qp, _ATOMIC_ACKNOWLEDGE, job.psn, False)
+    put_aeth(address + BTH_BYTES, _ACK_NO_CREDITS, qp.msn)
+    put_be(address + BTH_BYTES + AETH_BYTES, job.value, ATOMIC_ACK_BYTES)
+    finish_frame(nic, address, BTH_BYTES + AETH_BYTES + ATOMIC_ACK_BYTES, 0)
+    end_job(qp, job)
+
+
+@kernel
+def _emit_cnp(nic: Any, qp: Any, now: int) -> None:
+    """Tell the sender that its packets met congestion (IBTA 1.7 annex A17.9.3)."""
+    address = begin_frame(nic, qp, _CNP, 0, False)
+    bth = bytes_at(address, BTH_BYTES)
+    bth[4] = _BECN
+    put_be(address + BTH_BYTES, 0, 8)
+    put_be(address + BTH_BYTES + 8, 0, 8)
+    frame_at(nic.tx_frames, nic.tx_count).tos = _CNP_TOS
+    finish_frame(nic, address, BTH_BYTES + _CNP_PAYLOAD_BYTES, 0)
+    qp.cnp_due = 0
+    qp.cnp_time = now
+    counters_at(nic.counters, 0).np_cnp_sent += 1
+
+
+@kernel
+def transmit_answers(nic: Any, qp: Any, now: int, quota: int) -> int:
     """Fill the burst with up to ``quota`` response packets; return how many.
 
     An acknowledgement waits behind READ data, because it would acknowledge it.
     """
     emitted = 0
+    if qp.cnp_due != 0 and now >= qp.cnp_time + nic.cnp_interval_ns and has_room(nic):
+        _emit_cnp(nic, qp, now)
     while qp.job_head < qp.job_tail:
         if emitted >= quota or not has_room(nic):
             return emitted
         job = job_at(qp.jobs, qp.job_head % MAX_READ_JOBS)
         emitted += 1
-        if not _emit_read_response(nic, qp, job):
+        if job.atomic != 0:
+            _emit_atomic_response(nic, qp, job)
+        elif not _emit_read_response(nic, qp, job):
             stop_answering(qp)
     if qp.answer != ANSWER_NONE and has_room(nic):
         _emit_acknowledge(nic, qp, qp.answer_psn, qp.answer_syndrome)

@@ -12,6 +12,7 @@ from kvlane.jit import kernel
 from kvlane.verbs.enums import QpState
 
 _RTS = int(QpState.RTS)
+_SQD = int(QpState.SQD)
 
 _QUOTA = 64
 """Packets a queue pair may send before the next one's turn."""
@@ -33,8 +34,8 @@ def transmit_burst(nic: Any, now: int) -> int:
         if qp.in_use == 0:
             continue
         # A NAK that put this QP in error must still go out.
-        transmit_answers(nic, qp, _QUOTA)
-        if qp.state == _RTS:
+        transmit_answers(nic, qp, now, _QUOTA)
+        if qp.state in (_RTS, _SQD):
             check_ack_timer(nic, qp, now)
             transmit_requests(nic, qp, now, _QUOTA)
     if nic.qp_high > 0:
@@ -56,4 +57,8 @@ def next_deadline(nic: Any) -> int:
             earliest = min(earliest, qp.ack_deadline)
         if qp.rnr_deadline != 0:
             earliest = min(earliest, qp.rnr_deadline)
-    return earliest
+        if qp.cnp_due != 0:
+            earliest = min(earliest, qp.cnp_time + nic.cnp_interval_ns)
+        if qp.pace_time != 0 and qp.sq_next < qp.sq_tail:
+            earliest = min(earliest, qp.pace_time)
+    return int(earliest)

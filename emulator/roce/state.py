@@ -3,7 +3,8 @@
 Every field is a signed 64-bit integer. Compiled and interpreted arithmetic then agree
 (numpy's narrow integers wrap and warn, numba's widen), and one accessor per table turns
 an index into a record. PSNs are kept modulo 2^24; ring positions count up for ever and
-are reduced when used, so that ``tail - head`` is always the fill.
+are reduced when used, so that ``tail - head`` is always the fill. No field is named like
+an attribute of numpy arrays (``size``, ``flags``, ``base``), which would hide it.
 """
 
 from __future__ import annotations
@@ -14,41 +15,52 @@ from emulator.link.frames import FRAME
 from kvlane.rawmem import record_accessor
 from kvlane.verbs.records import WC
 
-MAX_SGE = 16
+MAX_SGE = 32
+MAX_INLINE_BYTES = 512
 MAX_READ_JOBS = 128
-"""READs that a responder may be answering at once, repeated ones included."""
+"""READs and atomics that a responder may be answering at once, repeated ones included."""
 MAX_RD_ATOMIC = MAX_READ_JOBS // 2
 """The most a queue pair may ask for; the other half is for repeated requests, which the
 network may bring at any time and which must never crowd out a new one."""
+MAX_EVENTS = 1024
+"""Asynchronous events that wait to be fetched."""
 
 MAX_FRAME_BYTES = 12 + 28 + 4 + 4096 + 3 + 4
 """BTH, the largest extension header, immediate, payload, pad, ICRC."""
 
-NIC = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "qps",  # address of the QP table
-            "qp_capacity",  # a power of two
-            "qp_high",  # QPs ever used lie below this index
-            "cqs",
-            "mrs",
-            "mr_capacity",
-            "counters",
-            "gid_hi",
-            "gid_lo",
-            "udp_port",
-            "source_port",  # of every frame; 0 = by flow
-            "scratch",  # 128 bytes for ICRC headers
-            "tx_frames",  # the burst being filled: descriptors, arena, limits, fill
-            "tx_arena",
-            "tx_max_frames",
-            "tx_max_bytes",
-            "tx_count",
-            "tx_bytes",
-            "next_qp",  # where the round robin goes on
-        )
-    ]
+
+def _fields(*names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, "i8") for name in names])
+
+
+NIC = _fields(
+    "qps",  # address of the QP table
+    "qp_capacity",  # a power of two
+    "qp_high",  # QPs ever used lie below this index
+    "cqs",
+    "srqs",
+    "mrs",
+    "mr_capacity",
+    "events",  # ring of asynchronous events
+    "event_head",
+    "event_tail",
+    "cq_events",  # completion queues that have become ready since they were armed
+    "counters",
+    "gid_hi",
+    "gid_lo",
+    "udp_port",
+    "source_port",  # of every frame; 0 = by flow
+    "pkey",
+    "ecn",  # 1 = mark frames as ECN capable, and answer congestion marks
+    "cnp_interval_ns",  # no two CNPs of a QP closer than this
+    "scratch",  # 128 bytes for ICRC headers
+    "tx_frames",  # the burst being filled: descriptors, arena, limits, fill
+    "tx_arena",
+    "tx_max_frames",
+    "tx_max_bytes",
+    "tx_count",
+    "tx_bytes",
+    "next_qp",  # where the round robin goes on
 )
 
 COUNTER_NAMES = (
@@ -61,7 +73,14 @@ COUNTER_NAMES = (
     "rx_bad_header",
     "rx_unknown_qp",
     "rx_bad_pkey",
+    "rx_bad_qkey",
     "rx_wrong_state",
+    "rx_no_receive",  # UC and UD messages for which no receive was posted
+    "rx_too_long",  # UD messages longer than the receive
+    "rx_uc_gap",  # UC messages given up because a packet is missing
+    "rx_write_requests",
+    "rx_read_requests",
+    "rx_atomic_requests",
     "out_of_sequence",
     "duplicate_request",
     "packet_seq_err",  # NAK-sequence received
@@ -78,82 +97,101 @@ COUNTER_NAMES = (
     "resp_cqe_error",
     "retransmitted_packets",
     "cq_overflow",
+    "np_ecn_marked_roce_packets",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+    "rp_cnp_ignored",
 )
-COUNTERS = np.dtype([(name, "i8") for name in COUNTER_NAMES])
+COUNTERS = _fields(*COUNTER_NAMES)
 
-QP = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            # identity and path
-            "qpn",
-            "in_use",
-            "state",  # QpState
-            "pd",
-            "send_cq",
-            "recv_cq",
-            "sq_sig_all",
-            "access",  # AccessFlags that the peer is granted
-            "remote_qpn",
-            "remote_hi",
-            "remote_lo",
-            "remote_port",
-            "source_port",
-            "pkey",
-            "mtu",  # bytes
-            # send queue
-            "sq",  # address of the WQE ring
-            "sq_size",
-            "sq_head",  # oldest incomplete
-            "sq_next",  # being transmitted
-            "sq_tail",  # next to post
-            # requester
-            "next_psn",  # first PSN not yet given to a WQE
-            "tx_psn",  # next to transmit
-            "high_psn",  # never transmitted so far; below it is a retransmission
-            "una_psn",  # oldest unacknowledged
-            "window",  # packets that may be unacknowledged before one more is sent
-            "read_window",  # the same before one more READ is asked for
-            "max_rd_atomic",
-            "rd_outstanding",
-            "ack_timeout_ns",  # 0 = wait for ever
-            "ack_deadline",  # 0 = not armed
-            "retry_count",
-            "retries_left",
-            "rnr_retry_count",
-            "rnr_retries_left",
-            "rnr_deadline",  # 0 = not waiting
-            "went_back",  # an implied NAK has been acted on and nothing has arrived since
-            # receive queue
-            "rq",
-            "rq_size",
-            "rq_head",
-            "rq_tail",
-            # responder
-            "expected_psn",
-            "msn",
-            "inbound",  # INBOUND_*: which message is half received
-            "recv_offset",  # bytes of the half-received SEND
-            "write_addr",  # where the half-received WRITE goes on
-            "write_rkey",
-            "write_left",
-            "nak_sent",  # silent until the expected PSN arrives
-            "answer",  # ANSWER_*: what is due to the requester
-            "answer_psn",
-            "answer_syndrome",
-            "jobs",  # address of the ring of READs being answered
-            "job_head",
-            "job_tail",
-            "new_jobs",  # of them, those that are no repetition
-            "max_dest_rd_atomic",
-            "min_rnr_timer",
-        )
-    ]
+QP = _fields(
+    # identity and path
+    "qpn",
+    "in_use",
+    "kind",  # QpType
+    "state",  # QpState
+    "pd",
+    "send_cq",
+    "recv_cq",
+    "srq",  # index, or -1
+    "sq_sig_all",
+    "access",  # AccessFlags that the peer is granted
+    "qkey",
+    "remote_qpn",
+    "remote_hi",
+    "remote_lo",
+    "remote_port",
+    "source_port",
+    "traffic_class",
+    "flow_label",
+    "pkey",
+    "mtu",  # bytes
+    # send queue
+    "sq",  # address of the WQE ring
+    "sq_size",
+    "inline_data",  # address of MAX_INLINE_BYTES for each WQE
+    "sq_head",  # oldest incomplete
+    "sq_next",  # being transmitted
+    "sq_tail",  # next to post
+    "drain_notify",  # tell of the send queue's draining
+    # requester
+    "next_psn",  # first PSN not yet given to a WQE
+    "tx_psn",  # next to transmit
+    "high_psn",  # never transmitted so far; below it is a retransmission
+    "una_psn",  # oldest unacknowledged
+    "window",  # packets that may be unacknowledged before one more is sent
+    "read_window",  # the same before one more READ is asked for
+    "max_rd_atomic",
+    "rd_outstanding",
+    "ack_timeout_ns",  # 0 = wait for ever
+    "ack_deadline",  # 0 = not armed
+    "retry_count",
+    "retries_left",
+    "rnr_retry_count",
+    "rnr_retries_left",
+    "rnr_deadline",  # 0 = not waiting
+    "went_back",  # an implied NAK has been acted on and nothing has arrived since
+    # receive queue
+    "rq",
+    "rq_size",
+    "rq_head",
+    "rq_tail",
+    "inbox",  # address of the receive that is being filled, one RQE
+    "inbox_full",  # 1 while it holds one
+    # responder
+    "expected_psn",
+    "msn",
+    "inbound",  # INBOUND_*: which message is half received
+    "recv_offset",  # bytes of the half-received SEND
+    "write_addr",  # where the half-received WRITE goes on
+    "write_rkey",
+    "write_left",
+    "nak_sent",  # silent until the expected PSN arrives
+    "answer",  # ANSWER_*: what is due to the requester
+    "answer_psn",
+    "answer_syndrome",
+    "jobs",  # address of the ring of READs and atomics being answered
+    "job_head",
+    "job_tail",
+    "new_jobs",  # of them, those that are no repetition
+    "atomics",  # address of the ring of results kept for repeated atomics
+    "atomic_tail",
+    "max_dest_rd_atomic",
+    "min_rnr_timer",
+    "established",  # COMM_EST has been told
+    # congestion
+    "cnp_due",  # 1 when a CNP is owed to the peer
+    "cnp_time",  # when the last one was sent
+    "cc",  # address of the state of its congestion control, 0 = none
+    "cc_kind",
+    "pace_time",  # no request packet leaves before
 )
 
 INBOUND_NONE = 0
 INBOUND_SEND = 1
 INBOUND_WRITE = 2
+INBOUND_SKIP = 3
+"""UC: the rest of a broken message is ignored."""
 
 ANSWER_NONE = 0
 ANSWER_ACK = 1
@@ -164,21 +202,38 @@ WQE = np.dtype(
         ("wr_id", "i8"),
         ("opcode", "i8"),  # WrOpcode
         ("send_flags", "i8"),
-        ("imm", "i8"),
+        ("imm", "i8"),  # immediate data, or the rkey to invalidate
         ("length", "i8"),
         ("remote_addr", "i8"),
         ("rkey", "i8"),
+        ("compare_add", "i8"),
+        ("swap", "i8"),
+        ("ud_hi", "i8"),  # UD: where to
+        ("ud_lo", "i8"),
+        ("ud_port", "i8"),
+        ("ud_qpn", "i8"),
+        ("ud_qkey", "i8"),
+        ("ud_traffic_class", "i8"),
+        ("mw_key", "i8"),  # BIND_MW: the window, its new key, what it opens
+        ("mw_new_key", "i8"),
+        ("mw_lkey", "i8"),
+        ("mw_addr", "i8"),
+        ("mw_length", "i8"),
+        ("mw_access", "i8"),
         ("assigned", "i8"),  # 1 once it has PSNs
         ("first_psn", "i8"),
         ("last_psn", "i8"),
         ("sent", "i8"),  # packets transmitted since the last going back
         ("received", "i8"),  # bytes of a READ's response
+        ("done", "i8"),  # 1 when a local operation has been carried out
         ("num_sge", "i8"),
         ("sge_addr", "i8", (MAX_SGE,)),
         ("sge_length", "i8", (MAX_SGE,)),
         ("sge_lkey", "i8", (MAX_SGE,)),
     ]
 )
+"""A send work request; what a poster leaves at zero it does not use. Fields from
+``assigned`` to ``done`` are the engine's."""
 
 RQE = np.dtype(
     [
@@ -190,39 +245,77 @@ RQE = np.dtype(
         ("sge_lkey", "i8", (MAX_SGE,)),
     ]
 )
+"""A receive work request; ``length`` is the sum of its elements."""
 
-CQ = np.dtype(
-    [
-        ("ring", "i8"),
-        ("depth", "i8"),
-        ("head", "i8"),  # next to poll
-        ("tail", "i8"),  # next to fill
-        ("overflowed", "i8"),
-    ]
+CQ = _fields(
+    "ring",
+    "depth",
+    "head",  # next to poll
+    "tail",  # next to fill
+    "overflowed",
+    "armed",  # ARM_*
+    "ready",  # 1 when it has become ready since it was armed, until that is fetched
 )
 
-MR = np.dtype([("key", "i8"), ("addr", "i8"), ("length", "i8"), ("access", "i8"), ("pd", "i8")])
+ARM_NONE = 0
+ARM_NEXT = 1
+ARM_SOLICITED = 2
+
+SRQ = _fields(
+    "in_use",
+    "pd",
+    "ring",
+    "depth",
+    "head",
+    "tail",
+    "limit",  # tell once when fewer are left; 0 = do not
+)
+
+MR = _fields(
+    "key",
+    "addr",  # as peers and work requests name it
+    "length",
+    "host_addr",  # where that is in this process
+    "access",
+    "pd",
+    "kind",  # MR_*
+    "qpn",  # the QP that a type 2 window is bound to
+    "zero_based",
+)
 """``key`` 0 marks a free entry; its upper 24 bits are the index, the lower 8 a tag."""
 
-JOB = np.dtype(
-    [
-        ("psn", "i8"),  # of the next response packet
-        ("last_psn", "i8"),
-        ("addr", "i8"),
-        ("left", "i8"),
-        ("rkey", "i8"),
-        ("repeated", "i8"),  # 1 when the request had been executed before
-        ("started", "i8"),  # 0 while the next packet is the first of this response
-    ]
+MR_REGION = 0
+MR_WINDOW_1 = 1
+MR_WINDOW_2 = 2
+
+JOB = _fields(
+    "psn",  # of the next response packet
+    "last_psn",
+    "addr",
+    "left",
+    "rkey",
+    "repeated",  # 1 when the request had been executed before
+    "started",  # 0 while the next packet is the first of this response
+    "atomic",  # 1 for an atomic, whose response is one packet
+    "value",  # an atomic's original value
 )
-"""A READ being answered."""
+"""A READ or an atomic being answered."""
+
+ATOMIC_RESULT = _fields("psn", "value", "valid")
+"""The result of an atomic, kept for a repeated request (IBTA 1.7 section 9.4.5)."""
+
+EVENT = _fields("event", "subject")
+"""An asynchronous event and the index of the QP, CQ or SRQ that it is about."""
 
 qp_at = record_accessor(QP)
 wqe_at = record_accessor(WQE)
 rqe_at = record_accessor(RQE)
 cq_at = record_accessor(CQ)
 cqe_at = record_accessor(WC)
+srq_at = record_accessor(SRQ)
 mr_at = record_accessor(MR)
 job_at = record_accessor(JOB)
+atomic_result_at = record_accessor(ATOMIC_RESULT)
+event_at = record_accessor(EVENT)
 frame_at = record_accessor(FRAME)
 counters_at = record_accessor(COUNTERS)

@@ -46,7 +46,9 @@ def test_everything_completes_once_in_order_with_the_right_bytes(
     pair = Pair(mtu, options, first_psn)
     # Long runs of bad luck are part of the exercise; a dead connection is not.
     for port in (pair.a, pair.b):
-        port.engine._qps[port.qp].retry_count = port.engine._qps[port.qp].retries_left = 10_000
+        port.engine.qps.table[port.qp].retry_count = port.engine.qps.table[port.qp].retries_left = (
+            10_000
+        )
     rng = random.Random(seed)
     pair.to_a = LossyChannel(rng.getrandbits(32), drop, duplicate, reorder, corrupt)
     pair.to_b = LossyChannel(rng.getrandbits(32), drop, duplicate, reorder, corrupt)

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from emulator.link.frames import Burst
+from emulator.roce.attributes import (
+    REQUIRED,
+    AddressHandle,
+    QpAttributes,
+    QpCaps,
+    QpMask,
+)
 from emulator.roce.engine import RoceEngine
-from kvlane.verbs.enums import AccessFlags, QpState, SendFlags, WrOpcode
-from kvlane.verbs.protocols import QpEndpoint, QpOptions
+from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WrOpcode
+from kvlane.verbs.protocols import QpOptions
 from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
 
 GUARD = 64
 """Bytes before and after every region that nothing may write."""
 GUARD_VALUE = 0xA5
-ALL_ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
+ALL_ACCESS = (
+    AccessFlags.LOCAL_WRITE
+    | AccessFlags.REMOTE_READ
+    | AccessFlags.REMOTE_WRITE
+    | AccessFlags.REMOTE_ATOMIC
+)
 MICROSECOND = 1_000
+QKEY = 0x11111111
 
 Frame = tuple[bytes, Any]
 Channel = Callable[[list[Frame]], list[Frame]]
@@ -39,8 +53,8 @@ class Region:
         self._whole = np.full(nbytes + 2 * GUARD, GUARD_VALUE, np.uint8)
         self.data = self._whole[GUARD : GUARD + nbytes]
         self.data[:] = 0
-        self.index, self.key = engine.register(self.data, access, pd)
         self.addr = int(self.data.ctypes.data)
+        self.key = engine.regions.register(self.addr, nbytes, access, pd, self._whole)
 
     def guards_hold(self) -> bool:
         """True when nothing was written outside."""
@@ -51,31 +65,71 @@ class Region:
 class Port:
     """One engine with one queue pair."""
 
-    def __init__(self, address: int, seed: int, options: QpOptions, first_psn: int | None) -> None:
-        rng = random.Random(seed)
-        if first_psn is not None:
-            rng.getrandbits = lambda k: first_psn  # type: ignore[method-assign]
+    def __init__(
+        self,
+        address: int,
+        seed: int,
+        options: QpOptions,
+        first_psn: int | None,
+        kind: QpType = QpType.RC,
+    ) -> None:
         self.engine = RoceEngine(
             gid=mapped_gid(address),
             udp_port=4791,
             source_port=0,
             window_bytes=64 * 4096,
-            rng=rng,
+            rng=random.Random(seed),
         )
-        self.cq = self.engine.create_cq(8192)
-        self.qp = self.engine.create_qp(pd=1, send_cq=self.cq, recv_cq=self.cq, options=options)
+        self.options = options
+        self.kind = kind
+        self.cq = self.engine.cqs.create(8192)
+        self.qp = self.new_qp()
+        self.first_psn = self.engine.qps.draw_psn() if first_psn is None else first_psn
         self.burst = Burst(64, 1 << 19)
         self.inbox = Burst(1, 8192)
 
-    def endpoint(self, mtu_bytes: int) -> QpEndpoint:
-        """What the other side must know."""
-        return QpEndpoint(
-            gid=self.engine.gid,
-            udp_port=4791,
-            qp_num=self.engine.qp_number(self.qp),
-            psn=self.engine.qp_first_psn(self.qp),
-            mtu_bytes=mtu_bytes,
+    def new_qp(self, srq: int = -1) -> int:
+        """A queue pair in INIT."""
+        caps = QpCaps(
+            max_send_wr=self.options.max_send_wr,
+            max_recv_wr=self.options.max_recv_wr,
+            max_inline_data=512,
         )
+        qp = self.engine.qps.create(
+            self.kind, pd=1, send_cq=self.cq, recv_cq=self.cq, caps=caps, srq=srq
+        )
+        attributes = QpAttributes(qp_state=QpState.INIT, qp_access_flags=int(ALL_ACCESS), qkey=QKEY)
+        needed = REQUIRED[QpState.RESET, QpState.INIT][self.kind]
+        self.engine.qps.modify(qp, attributes, QpMask.STATE | needed)
+        return qp
+
+    def connect(self, peer: Port, mtu_bytes: int) -> None:
+        """INIT to RTS towards the queue pair of ``peer``."""
+        options = self.options
+        attributes = QpAttributes(
+            qp_state=QpState.RTR,
+            ah=AddressHandle(dgid=peer.engine.gid),
+            path_mtu=int(Mtu.from_bytes_size(mtu_bytes)),
+            dest_qp_num=peer.number,
+            rq_psn=peer.first_psn,
+            sq_psn=self.first_psn,
+            max_rd_atomic=options.max_rd_atomic,
+            max_dest_rd_atomic=options.max_rd_atomic,
+            min_rnr_timer=options.min_rnr_timer_code,
+            timeout=options.ack_timeout_code,
+            retry_cnt=options.retry_count,
+            rnr_retry=options.rnr_retry_count,
+        )
+        for before, after in ((QpState.INIT, QpState.RTR), (QpState.RTR, QpState.RTS)):
+            needed = REQUIRED[before, after][self.kind]
+            self.engine.qps.modify(
+                self.qp, replace(attributes, qp_state=after), QpMask.STATE | needed
+            )
+
+    @property
+    def number(self) -> int:
+        """The queue pair's number."""
+        return self.engine.qps.number(self.qp)
 
     def region(self, nbytes: int, access: AccessFlags = ALL_ACCESS) -> Region:
         """A fresh registered buffer."""
@@ -107,7 +161,7 @@ class Port:
         if remote is not None:
             request.remote_addr = remote.addr + remote_offset
             request.rkey = remote.key if rkey is None else rkey
-        self.engine.post_send(self.qp, request)
+        self.engine.qps.post_send(self.qp, request)
 
     def recv(self, local: Region, length: int, wr_id: int = 1, offset: int = 0) -> None:
         """Post one receive work request."""
@@ -116,12 +170,12 @@ class Port:
         request.local_addr = local.addr + offset
         request.length = length
         request.lkey = local.key
-        self.engine.post_recv(self.qp, request)
+        self.engine.qps.post_recv(self.qp, request)
 
     def poll(self) -> list[Any]:
         """All completions that are there."""
         out = new_records(WC, 4096)
-        return list(out[: self.engine.poll_cq(self.cq, out)])
+        return list(out[: self.engine.cqs.poll(self.cq, out)])
 
     def transmit(self, now: int) -> list[Frame]:
         """Everything that is due now, as bytes."""
@@ -137,7 +191,7 @@ class Port:
     @property
     def state(self) -> QpState:
         """The QP's state."""
-        return self.engine.qp_state(self.qp)
+        return self.engine.qps.state(self.qp)
 
 
 class Pair:
@@ -148,16 +202,17 @@ class Pair:
         mtu_bytes: int = 1024,
         options: QpOptions = OPTIONS,
         first_psn: int | None = None,
+        kind: QpType = QpType.RC,
     ) -> None:
         self.now = 0
-        self.a = Port(1, 1, options, first_psn)
-        self.b = Port(2, 2, options, first_psn)
+        self.a = Port(1, 1, options, first_psn, kind)
+        self.b = Port(2, 2, options, first_psn, kind)
         # A queue pair number that differs shows a mix-up of the two ends.
-        extra = self.b.engine.create_qp(pd=1, send_cq=0, recv_cq=0, options=options)
-        self.b.engine.destroy_qp(self.b.qp)
-        self.b.qp = extra
-        self.a.engine.connect_qp(self.a.qp, self.b.endpoint(mtu_bytes), mtu_bytes)
-        self.b.engine.connect_qp(self.b.qp, self.a.endpoint(mtu_bytes), mtu_bytes)
+        other = self.b.new_qp()
+        self.b.engine.qps.destroy(self.b.qp)
+        self.b.qp = other
+        self.a.connect(self.b, mtu_bytes)
+        self.b.connect(self.a, mtu_bytes)
         self.to_a: Channel = list
         self.to_b: Channel = list
 

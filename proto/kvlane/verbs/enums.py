@@ -35,6 +35,9 @@ class WrOpcode(IntEnum):
     RDMA_READ = 4
     ATOMIC_CMP_AND_SWP = 5
     ATOMIC_FETCH_AND_ADD = 6
+    LOCAL_INV = 7
+    BIND_MW = 8
+    SEND_WITH_INV = 9
 
 
 class SendFlags(IntFlag):
@@ -54,6 +57,8 @@ class WcOpcode(IntEnum):
     RDMA_READ = 2
     COMP_SWAP = 3
     FETCH_ADD = 4
+    BIND_MW = 5
+    LOCAL_INV = 6
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
 
@@ -84,6 +89,45 @@ class AccessFlags(IntFlag):
     REMOTE_WRITE = 2
     REMOTE_READ = 4
     REMOTE_ATOMIC = 8
+    MW_BIND = 16
+    ZERO_BASED = 32
+    ON_DEMAND = 64
+    RELAXED_ORDERING = 1 << 20
+
+
+class WcFlags(IntFlag):
+    """What a completion of a receive carries besides (``ibv_wc_flags``)."""
+
+    GRH = 1
+    WITH_IMM = 2
+    IP_CSUM_OK = 4
+    WITH_INV = 8
+
+
+class MwType(IntEnum):
+    """Kinds of memory window (``ibv_mw_type``)."""
+
+    TYPE_1 = 1
+    TYPE_2 = 2
+
+
+class EventType(IntEnum):
+    """Asynchronous events (``ibv_event_type``)."""
+
+    CQ_ERR = 0
+    QP_FATAL = 1
+    QP_REQ_ERR = 2
+    QP_ACCESS_ERR = 3
+    COMM_EST = 4
+    SQ_DRAINED = 5
+    PATH_MIG = 6
+    PATH_MIG_ERR = 7
+    DEVICE_FATAL = 8
+    PORT_ACTIVE = 9
+    PORT_ERR = 10
+    SRQ_ERR = 14
+    SRQ_LIMIT_REACHED = 15
+    QP_LAST_WQE_REACHED = 16
 
 
 class Mtu(IntEnum):

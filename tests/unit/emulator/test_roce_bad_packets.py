@@ -14,7 +14,6 @@ from emulator.wire.icrc import icrc
 from emulator.wire.ip import emit_headers
 from emulator.wire.opcode import Opcode
 from kvlane.verbs.enums import QpState, WrOpcode
-from kvlane.verbs.protocols import QpOptions
 from tests.support.roce_pair import Frame, Pair, mapped_gid
 
 Damage = Callable[[bytearray, Any], None]
@@ -124,11 +123,9 @@ def test_an_old_connection_reaches_nobody() -> None:
     """A peer that keeps the PSN and number of an earlier connection (slaclab rogue 1268)."""
     pair = Pair(256)
     frame = good_write(pair)
-    pair.b.engine.destroy_qp(pair.b.qp)
-    pair.b.qp = pair.b.engine.create_qp(
-        pd=1, send_cq=pair.b.cq, recv_cq=pair.b.cq, options=QpOptions()
-    )
-    pair.b.engine.connect_qp(pair.b.qp, pair.a.endpoint(256), 256)
+    pair.b.engine.qps.destroy(pair.b.qp)
+    pair.b.qp = pair.b.new_qp()
+    pair.b.connect(pair.a, 256)
     pair.b.receive(frame, 0)
     assert pair.b.engine.counters()["rx_unknown_qp"] == 1
 
@@ -157,8 +154,8 @@ def test_sealed_garbage_never_raises_and_never_writes_outside(
     frame[0] = opcode
     frame[1] &= 0xF0
     frame[2:4] = b"\xff\xff"
-    frame[5:8] = pair.b.engine.qp_number(pair.b.qp).to_bytes(3, "big")
-    psn = (pair.a.engine.qp_first_psn(pair.a.qp) + behind) & 0xFFFFFF
+    frame[5:8] = pair.b.engine.qps.number(pair.b.qp).to_bytes(3, "big")
+    psn = (pair.a.first_psn + behind) & 0xFFFFFF
     frame[9:12] = psn.to_bytes(3, "big")
     pair.b.receive(reseal(frame, descriptor), 0)
     pair.b.transmit(0)

@@ -191,9 +191,9 @@ def test_a_region_of_another_protection_domain_is_refused() -> None:
 def test_a_deregistered_region_is_refused_even_when_its_entry_is_used_again() -> None:
     pair = Pair()
     local, remote = pair.a.region(64), pair.b.region(64)
-    pair.b.engine.deregister(remote.index)
+    pair.b.engine.regions.deregister(remote.key)
     again = pair.b.region(64)
-    assert again.index == remote.index
+    assert again.key >> 8 == remote.key >> 8
     pair.a.send(WrOpcode.RDMA_WRITE, local, 64, remote=remote)
     pair.run()
     assert statuses(pair.a.poll()) == [WcStatus.REM_ACCESS_ERR]
@@ -205,7 +205,7 @@ def test_deregistering_in_the_middle_of_a_read_ends_it_with_a_nak() -> None:
     local, remote = pair.a.region(200_000), pair.b.region(200_000)
     pair.a.send(WrOpcode.RDMA_READ, local, 200_000, remote=remote)
     pair.step()
-    pair.b.engine.deregister(remote.index)
+    pair.b.engine.regions.deregister(remote.key)
     pair.run()
     assert statuses(pair.a.poll()) == [WcStatus.REM_ACCESS_ERR]
 
@@ -290,7 +290,7 @@ def test_failing_a_queue_pair_flushes_both_queues_in_order() -> None:
     for wr_id in range(5):
         pair.a.recv(local, 64, wr_id=100 + wr_id)
         pair.a.send(WrOpcode.SEND, local, 64, wr_id=wr_id, signaled=False)
-    pair.a.engine.fail_qp(pair.a.qp)
+    pair.a.engine.qps.fail(pair.a.qp)
     done = pair.a.poll()
     assert [int(wc.wr_id) for wc in done] == [*range(5), *range(100, 105)]
     assert set(statuses(done)) == {WcStatus.WR_FLUSH_ERR}
@@ -319,22 +319,22 @@ def test_queue_pair_numbers_are_not_used_again_soon() -> None:
     pair = Pair()
     seen = set()
     for _ in range(100):
-        index = pair.a.engine.create_qp(pd=1, send_cq=0, recv_cq=0, options=QpOptions())
-        seen.add(pair.a.engine.qp_number(index))
-        pair.a.engine.destroy_qp(index)
+        index = pair.a.new_qp()
+        seen.add(pair.a.engine.qps.number(index))
+        pair.a.engine.qps.destroy(index)
     assert len(seen) == 100
 
 
 def test_connecting_twice_is_an_illegal_transition() -> None:
     pair = Pair()
     with pytest.raises(VerbsError, match="RTS to RTR"):
-        pair.a.engine.connect_qp(pair.a.qp, pair.b.endpoint(1024), 1024)
+        pair.a.connect(pair.b, 1024)
 
 
 def test_a_full_completion_queue_is_reported() -> None:
     pair = Pair()
-    small = pair.a.engine.create_cq(2)
-    pair.a.engine._qps[pair.a.qp].send_cq = small
+    small = pair.a.engine.cqs.create(2)
+    pair.a.engine.qps.table[pair.a.qp].send_cq = small
     pair.a.cq = small
     local, remote = pair.a.region(8), pair.b.region(8)
     for _ in range(3):

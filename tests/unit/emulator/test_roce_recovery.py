@@ -164,7 +164,7 @@ def test_a_repeated_read_is_checked_again() -> None:
     pair.to_b = lambda frames: kept.extend(frames) or frames  # type: ignore[func-returns-value]
     pair.a.send(WrOpcode.RDMA_READ, local, MTU, remote=remote)
     pair.run()
-    pair.b.engine.deregister(remote.index)
+    pair.b.engine.regions.deregister(remote.key)
     pair.b.receive(kept[0], pair.now)
     (answer,) = pair.b.transmit(pair.now)
     assert opcode_of(answer) == Opcode.RC_ACKNOWLEDGE
@@ -210,7 +210,7 @@ def test_repeated_reads_never_crowd_out_a_new_one() -> None:
 
 def test_more_reads_than_agreed_are_refused() -> None:
     pair = Pair(MTU, QpOptions(ack_timeout_code=8, max_rd_atomic=4))
-    pair.b.engine._qps[pair.b.qp].max_dest_rd_atomic = 2
+    pair.b.engine.qps.table[pair.b.qp].max_dest_rd_atomic = 2
     local, remote = pair.a.region(MTU), pair.b.region(MTU)
     for _ in range(4):
         pair.a.send(WrOpcode.RDMA_READ, local, MTU, remote=remote)
@@ -255,7 +255,7 @@ def test_no_timer_stays_armed_when_all_is_acknowledged() -> None:
 
 def test_the_window_bounds_what_is_unacknowledged() -> None:
     pair = Pair(MTU, OPTIONS)
-    pair.a.engine._qps[pair.a.qp].window = 16
+    pair.a.engine.qps.table[pair.a.qp].window = 16
     local, remote = pair.a.region(100_000), pair.b.region(100_000)
     pair.to_b = lambda frames: []
     pair.a.send(WrOpcode.RDMA_WRITE, local, 100_000, remote=remote)

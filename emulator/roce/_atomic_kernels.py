@@ -1,0 +1,44 @@
+"""Atomics: executed once, their original values kept for repeated requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emulator.roce._byte_kernels import add_wrapping, load_word, store_word
+from emulator.roce.state import MAX_RD_ATOMIC, atomic_result_at
+from kvlane.jit import kernel
+
+
+@kernel
+def execute_atomic(
+    qp: Any, psn: int, target: int, compares: bool, swap_or_add: int, compare: int
+) -> int:
+    """Compare-and-swap or fetch-and-add the word at ``target``; return what it was.
+
+    The engine's owner runs one request at a time, which makes it atomic towards all that
+    goes through this NIC, as ``IBV_ATOMIC_HCA`` promises.
+    """
+    original = load_word(target)
+    if compares:
+        if original == compare:
+            store_word(target, swap_or_add)
+    else:
+        store_word(target, add_wrapping(original, swap_or_add))
+    result = atomic_result_at(qp.atomics, qp.atomic_tail % MAX_RD_ATOMIC)
+    result.psn = psn
+    result.value = original
+    result.valid = 1
+    qp.atomic_tail += 1
+    return original
+
+
+@kernel
+def kept_result(qp: Any, psn: int) -> int:
+    """Slot of the kept result of the atomic with this PSN, or -1 when it is kept no more."""
+    kept = min(qp.atomic_tail, MAX_RD_ATOMIC)
+    for age in range(1, kept + 1):
+        slot = (qp.atomic_tail - age) % MAX_RD_ATOMIC
+        result = atomic_result_at(qp.atomics, slot)
+        if result.valid != 0 and result.psn == psn:
+            return int(slot)
+    return -1

@@ -1,0 +1,1 @@
+"""Congestion control of the requester: one algorithm a module, behind ``_pacing_kernels``."""
