@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from emulator.link.frames import Burst, Link
 from emulator.roce._transmit_kernels import NEVER
-from emulator.roce.engine import RoceEngine
+from emulator.roce.engine import AsyncEvent, RoceEngine
 from kvlane.seams import Clock
 from kvlane.verbs.records import RecordArray
 
@@ -26,6 +26,13 @@ _RX_ARENA_BYTES = 512 * 1024
 _RX_FRAMES = 1024
 _TRANSMIT_ROUNDS = 4
 """Bursts sent before received frames, acknowledgements above all, get their turn."""
+
+
+_News = tuple[list[int], list[AsyncEvent]]
+
+
+def _ignore(_: object) -> None:
+    """Nobody listens."""
 
 
 class SoftNic:
@@ -39,6 +46,10 @@ class SoftNic:
         self._tx = Burst(_BURST_FRAMES, _TX_ARENA_BYTES)
         self._rx = Burst(_RX_FRAMES, _RX_ARENA_BYTES)
         self._kick = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.on_cq_ready: Callable[[int], None] = _ignore
+        """Told of every completion queue that becomes ready after it was armed, by index."""
+        self.on_event: Callable[[AsyncEvent], None] = _ignore
+        """Told of asynchronous events. Both are called without the lock, in any thread."""
         self._sleepers = 0
         self._sleep_until = 0
         self.closed = False
@@ -51,11 +62,23 @@ class SoftNic:
     @contextmanager
     def engine(self) -> Iterator[RoceEngine]:
         """The engine, for the caller alone; what was posted is sent on leaving."""
+        news: _News = ([], [])
         with self._lock:
             yield self._engine
             if not self.closed:
                 self._transmit(self._clock())
                 self._wake_for_deadline()
+                news = self._news()
+        self._tell(news)
+
+    def _news(self) -> _News:
+        return self._engine.take_ready_cqs(), self._engine.take_events()
+
+    def _tell(self, news: _News) -> None:
+        for cq in news[0]:
+            self.on_cq_ready(cq)
+        for event in news[1]:
+            self.on_event(event)
 
     def poll_cq(self, index: int, out: RecordArray) -> int:
         """Move completions of a queue into ``out``; sends nothing."""
@@ -77,7 +100,10 @@ class SoftNic:
             received = self._link.receive(self._rx, now)
             if received:
                 self._engine.receive(self._rx, now)
-            return self._transmit(now) or received > 0
+            worked = self._transmit(now) or received > 0
+            news = self._news()
+        self._tell(news)
+        return worked
 
     def wait(self, timeout_ms: float, wake_fd: int) -> None:
         """Sleep until a frame arrives, a timer runs out, ``wake_fd`` is readable or time is up."""
