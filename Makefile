@@ -9,14 +9,15 @@ SHELL := /bin/bash
 BIN := .venv/bin
 
 # make demo: a trace file (JSON lines), how many of its requests, more options of `kvlane replay`.
+# ARGS also goes to bench and conformance.
 TRACE ?=
 REQUESTS ?= $(if $(TRACE),2000)
 ARGS ?=
 
-.PHONY: help setup demo test test-nojit lint format proto bench clean
+.PHONY: help setup demo test test-nojit conformance conformance-soak roce-soak fuzz-soak lint format proto bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 
 # The stamps exist only while .venv is whole; scripts/venv takes them away before it changes it.
 .venv/.core: pyproject.toml scripts/venv
@@ -35,6 +36,18 @@ test: lint ## Lint, types, layers, then the whole suite
 
 test-nojit: setup ## The same suite with every kernel as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -n auto
+
+conformance: setup ## rdma-core's own tests on the emulated NIC; ARGS=...
+	$(BIN)/python -m tests.conformance $(ARGS)
+
+conformance-soak: setup ## The same twenty times over: no flake, no hang
+	$(BIN)/python -m tests.conformance --repeat 20 $(ARGS)
+
+roce-soak: setup ## A million operations over bad links; ARGS='--operations n --seed n'
+	$(BIN)/python -m tests.soak.roce $(ARGS)
+
+fuzz-soak: setup ## Five minutes of frames that are almost right; ARGS='--minutes n --seed n'
+	$(BIN)/python -m tests.soak.fuzz $(ARGS)
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

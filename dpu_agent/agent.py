@@ -227,10 +227,13 @@ class Agent:
 
     async def stop(self) -> None:
         """End the sessions and the worker; the device is not used afterwards."""
-        if not self.worker_death.done():
+        alive = not self.worker_death.done()
+        if alive:
             await self.end_sessions("the agent is stopping")
-            await self._in_worker(self._server.close_all)
         await asyncio.to_thread(self._worker.stop)
+        if alive:
+            # Only now: the worker polls the completion queue for as long as it runs.
+            self._server.close_all()
         self._blocks.pool.close()
 
     async def _in_worker(self, function: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ from kvlane.errors import CapacityError, DrainingError, SessionNotFoundError
 from kvlane.namespace import Namespace
 
 MAX_NAMESPACES = 4096
-"""Descriptors the agent keeps; they outlive their sessions, so their number needs a bound."""
+"""Descriptors the agent knows at once; they outlive their sessions, so they need a bound."""
 
 Watcher = Callable[[SessionNews, str], None]
 """Told of each piece of news and its reason; must not block or raise."""
@@ -37,7 +37,10 @@ class SessionTable:
     """All sessions and namespaces; the control plane's state, without any input or output.
 
     A namespace's descriptor stays after its last session has left, because blocks stored
-    under it stay as well: what attaches later must still be the same.
+    under it stay as well: what attaches later must still be the same. Only a new name beyond
+    ``MAX_NAMESPACES`` makes the table forget the one that has been without sessions longest.
+    That is safe: the descriptor is hashed into the keys, so another one under the forgotten
+    name does not find the old one's blocks, and the same one does.
     """
 
     def __init__(self, *, max_sessions: int, id_base: int) -> None:
@@ -47,6 +50,7 @@ class SessionTable:
         self._next_id = id_base + 1
         self._sessions: dict[int, Session] = {}
         self._namespaces: dict[str, Namespace] = {}
+        """In the order in which a session last came to them or left them."""
         self.draining = False
 
     def __len__(self) -> int:
@@ -59,7 +63,8 @@ class SessionTable:
         """A new session.
 
         ``DrainingError`` when draining, ``NamespaceMismatchError`` when the name is known
-        with another descriptor, ``CapacityError`` when there are too many of either.
+        with another descriptor, ``CapacityError`` when there are too many sessions, or too
+        many namespaces that are in use.
         """
         if self.draining:
             raise DrainingError("the agent is draining and takes no new sessions; use another")
@@ -72,11 +77,9 @@ class SessionTable:
         if known is not None:
             known.require_same(namespace)
         elif len(self._namespaces) >= MAX_NAMESPACES:
-            raise CapacityError(
-                f"the agent knows {MAX_NAMESPACES} namespaces already; attach to one of them, "
-                f"or restart the agent to forget them"
-            )
+            self._forget_longest_unused()
         self._namespaces[namespace.name] = namespace
+        self._note_use(namespace.name)
         session = Session(self._next_id, client_name, namespace, founder=known is None)
         self._next_id += 1
         self._sessions[session.session_id] = session
@@ -96,6 +99,7 @@ class SessionTable:
         """Take a session out, so that it is no longer found; ``SessionNotFoundError``."""
         session = self.get(session_id)
         del self._sessions[session_id]
+        self._note_use(session.namespace.name)
         return session
 
     def abandon(self, session_id: int) -> None:
@@ -119,6 +123,20 @@ class SessionTable:
             self.draining = True
             for session in self._sessions.values():
                 session.tell(SessionNews.DRAINING, "the agent is draining")
+
+    def _note_use(self, name: str) -> None:
+        """Move a namespace behind all others."""
+        self._namespaces[name] = self._namespaces.pop(name)
+
+    def _forget_longest_unused(self) -> None:
+        in_use = {session.namespace.name for session in self._sessions.values()}
+        unused = next((name for name in self._namespaces if name not in in_use), None)
+        if unused is None:
+            raise CapacityError(
+                f"all {MAX_NAMESPACES} namespaces that the agent can know have sessions; attach "
+                f"to one of them, or close the sessions of another"
+            )
+        del self._namespaces[unused]
 
     def namespaces(self) -> list[tuple[Namespace, int]]:
         """Each known descriptor and how many sessions are attached to it."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import mmap
-import random
 import secrets
-import time
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.link.faults import FaultLink, FaultPlan
-from emulator.link.frames import Link
+from emulator.link.faults import FaultPlan
+from emulator.link.mtu import interface_mtu_bytes, largest_mtu
 from emulator.link.udp import UdpLink
+from emulator.nic.assembly import NicParts, assemble_nic
 from emulator.nic.options import NicOptions
 from emulator.nic.softnic import SoftNic
 from emulator.roce.attributes import (
@@ -23,9 +22,8 @@ from emulator.roce.attributes import (
     QpCaps,
     QpMask,
 )
-from emulator.roce.engine import RoceEngine
 from kvlane.config import load_mapping, parse_endpoint
-from kvlane.errors import VerbsError
+from kvlane.errors import ConfigError, VerbsError
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
@@ -33,6 +31,7 @@ from kvlane.verbs.records import RecordArray
 _PD = 1
 """A device has one protection domain, which is all that agent and driver ask for."""
 _MAX_MESSAGE_BYTES = 1 << 31
+_WRITES = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 
 
 class EmulatedRegion:
@@ -66,6 +65,8 @@ class EmulatedCq:
 
     def poll(self, out: RecordArray) -> int:
         """Move completions into ``out``."""
+        if not self._open:
+            raise VerbsError("the completion queue is closed")
         return self._nic.poll_cq(self.index, out)
 
     def close(self) -> None:
@@ -169,29 +170,31 @@ def _to_rts(first_psn: int, options: QpOptions) -> tuple[QpAttributes, QpMask]:
     return attributes, QpMask.STATE | REQUIRED[QpState.RTR, QpState.RTS][QpType.RC]
 
 
+def _mtu_bytes_at(link: UdpLink, host: str) -> int:
+    """The MTU that fits the link's interface; the link is closed when that cannot be told."""
+    try:
+        return largest_mtu(interface_mtu_bytes(host)).nbytes
+    except ConfigError:
+        link.close()
+        raise
+
+
 class EmulatedDevice:
     """An emulated NIC port with one protection domain."""
 
     max_message_bytes = _MAX_MESSAGE_BYTES
 
     def __init__(self, options: NicOptions) -> None:
-        self._mtu_bytes = options.mtu_bytes
         seed = options.seed or secrets.randbits(64)
         host, port = parse_endpoint(options.listen)
-        link: Link = UdpLink(host, port)
-        plan = FaultPlan.parse(options.faults)
-        if plan != FaultPlan():
-            link = FaultLink(link, plan, random.Random(seed))
-        engine = RoceEngine(
-            gid=link.gid,
-            udp_port=link.udp_port,
-            source_port=link.source_port,
-            window_bytes=link.receive_window_bytes,
-            rng=random.Random(seed + 1),
+        link = UdpLink(host, port)
+        self._mtu_bytes = options.mtu_bytes or _mtu_bytes_at(link, host)
+        parts = NicParts(
+            faults=FaultPlan.parse(options.faults), pcap=options.pcap, trace=options.trace
         )
-        self._nic = SoftNic(engine, link, time.monotonic_ns)
+        self._nic = assemble_nic(link, parts, seed)
         faults = f", faults {options.faults}" if options.faults else ""
-        self.name = f"emulated NIC on UDP {host}:{link.udp_port}, MTU {options.mtu_bytes}{faults}"
+        self.name = f"emulated NIC on UDP {host}:{link.udp_port}, MTU {self._mtu_bytes}{faults}"
 
     def alloc(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-aligned zeroed memory."""
@@ -201,6 +204,8 @@ class EmulatedDevice:
         """Register a contiguous array."""
         if not buffer.flags.c_contiguous:
             raise VerbsError("only contiguous memory can be registered")
+        if access & _WRITES and not buffer.flags.writeable:
+            raise VerbsError("read-only memory cannot be registered for writing")
         return EmulatedRegion(self._nic, buffer, access)
 
     def create_cq(self, depth: int) -> EmulatedCq:
@@ -226,6 +231,10 @@ class EmulatedDevice:
     def close(self) -> None:
         """Release the link."""
         self._nic.close()
+
+
+options_type = NicOptions
+"""What ``open_device`` takes."""
 
 
 def open_device(options: Mapping[str, object]) -> EmulatedDevice:

@@ -32,7 +32,12 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
 @click.option("--policy", default="lru", show_default=True, help="Eviction policy.")
 @click.option("--faults", default="", help="Faults of the emulated link; none by default.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the faults.")
-@click.option("--mtu", default=4096, show_default=True, help="Path MTU in bytes.")
+@click.option(
+    "--mtu",
+    default=0,
+    show_default=True,
+    help="Largest path MTU in bytes; 0 takes the largest that fits the interface.",
+)
 @click.option("--ready-json", is_flag=True, help="Print one JSON line when ready to serve.")
 @click.option(
     "--exit-on-stdin-eof", is_flag=True, help="End with standard input, for a parent process."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,10 @@ class BlockList:
     def __len__(self) -> int:
         return len(self.addrs)
 
+    def part(self, span: slice) -> BlockList:
+        """Some of the blocks."""
+        return BlockList(self.addrs[span], self.lengths[span], self.owners)
+
     def octets(self, index: int) -> NDArray[np.uint8]:
         """The bytes of one block, as an array that does not keep them alive."""
         kind = ctypes.c_uint8 * int(self.lengths[index])
@@ -50,8 +54,12 @@ class BlockList:
 
 
 def key_array(keys: Keys) -> KeyArray:
-    """Keys as an (n, 32) array of their own, so that the caller may reuse his."""
+    """Keys as an (n, 32) array of their own, so that the caller may reuse his.
+
+    ``ConfigError`` for what is no list of keys.
+    """
     if not isinstance(keys, np.ndarray):
+        _require_list(keys, "keys")
         return pack_keys(keys)
     if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES:
         raise ConfigError(
@@ -69,6 +77,7 @@ def block_list(blocks: Blocks, *, name: str, writable: bool) -> BlockList:
     if isinstance(blocks, np.ndarray):
         listed = _rows_of(blocks, name, writable)
     else:
+        _require_list(blocks, name)
         views = [view_of(item, f"{name}[{i}]", writable) for i, item in enumerate(blocks)]
         listed = BlockList(
             addrs=np.array([_address(view) for view in views], np.int64),
@@ -106,6 +115,12 @@ def view_of(item: Any, name: str, writable: bool) -> NDArray[Any]:
             view = np.asarray(item)
     _require_usable(view, name, writable)
     return view
+
+
+def _require_list(items: Any, name: str) -> None:
+    """``ConfigError`` for one buffer in place of a list, and for what has no items at all."""
+    if isinstance(items, str | bytes | bytearray | memoryview) or not isinstance(items, Iterable):
+        raise ConfigError(f"{name} must be a list or an array, not one {type(items).__name__}")
 
 
 def _address(array: NDArray[Any]) -> int:

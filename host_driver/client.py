@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from host_driver.buffers import Blocks, Keys
 from host_driver.commands import Operation
 from host_driver.config import DriverConfig
-from host_driver.opening import open_session
+from host_driver.opening import Opening
 from host_driver.results import RetrieveResult, StoreResult
 from host_driver.session import Session
 from kvlane.control.v1 import control_pb2
@@ -42,7 +42,8 @@ class Dpu:
         ``blocks`` is a list of buffers (bytes, arrays, CPU tensors) or one array with a row
         a block. What lies in registered memory is read in place by the agent, everything
         else is copied once. ``ConfigError`` names a block that cannot be used;
-        ``TransferError`` and ``DeadlineError`` say that the connection is gone.
+        ``TransferError`` and ``DeadlineError`` say that the connection is gone; what is
+        known of each key is in their ``results``.
         """
         return await self._run(self._session.store(keys, blocks))
 
@@ -149,24 +150,22 @@ async def connect(
     the emulated agent. ``salt`` is the tenant's secret in every key. ``ConfigError``,
     ``AgentUnreachableError`` (the text says how to start an agent),
     ``NamespaceMismatchError`` (it names the field), ``DrainingError``, ``CapacityError``.
+
+    The NIC gives a peer up that does not acknowledge for some seconds (with an emulated NIC
+    3.6 s at the earliest). Neither process may be paused for longer while calls are in
+    flight, whatever ``operation_timeout_ms`` is: their ``TransferError`` asks to connect anew.
     """
     descriptor = namespace or Namespace()
     root = root_key(descriptor, salt)
     loop = asyncio.get_running_loop()
-    opening = loop.run_in_executor(None, open_session, target, descriptor, config or DriverConfig())
+    opening = Opening(target, descriptor, config or DriverConfig())
     try:
-        return Dpu(await asyncio.shield(opening), root)
+        return Dpu(await loop.run_in_executor(None, opening.run), root)
     except asyncio.CancelledError:
-        opening.add_done_callback(_close_abandoned)
+        opening.abandon()
         raise
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _close_abandoned(opening: asyncio.Future[Session]) -> None:
-    """Close a session whose opening nobody waits for any more."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.get_loop().run_in_executor(None, opening.result().close)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -35,6 +37,7 @@ _REFUSALS: dict[CommandStatus, type[KvlaneError]] = {
     CommandStatus.INTERNAL: TransferError,
 }
 _LAST_KEY_STATUS = max(KeyStatus)
+_logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 """What a call of the API returns."""
@@ -100,7 +103,8 @@ class Request:
 class Operation(Generic[T]):
     """One call of the API. It ends once, when the last of its commands has ended.
 
-    Commands are driven under the engine's lock; ``ended`` may be read by any thread.
+    Commands are driven under the engine's lock; ``ended`` may be read by any thread. What
+    ends a command may be interrupted (Ctrl-C) and is then done again, so it counts once.
     """
 
     opcode: ClassVar[Opcode]
@@ -112,8 +116,8 @@ class Operation(Generic[T]):
         self.ended = False
         self.regions: tuple[Region, ...] = ()
         """Regions that its descriptors name; the agent must know them before."""
-        self._open_commands = 0
-        self._callbacks: list[Callable[[], None]] = []
+        self._open: set[Command] = set()
+        self._callbacks: deque[Callable[[], None]] = deque()
 
     @property
     def flags(self) -> CommandFlags:
@@ -127,23 +131,38 @@ class Operation(Generic[T]):
     def commands(self) -> list[Command]:
         """The commands to submit first; to be called once. Without keys it ends here."""
         listed = [Command(self, start, stop) for start, stop in self._spans()]
-        self._open_commands = len(listed)
+        self._open.update(listed)
         if not listed:
-            self._finish()
+            self.finish()
         return listed
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call back at the end, in whichever thread brings it about; before submission only."""
+        """Call back at the end, in whichever thread brings it about; before submission only.
+
+        The call may be repeated.
+        """
         self._callbacks.append(callback)
 
     def give_up(self, error: KvlaneError) -> None:
-        """End instead of being submitted."""
-        self._note(error)
-        self._finish()
+        """End with whatever of it is open, before or after submission.
+
+        Nothing will touch its memory any more. What has ended already stays as it is.
+        """
+        if not self.ended:
+            self.note(error)
+        for command in list(self._open):
+            self._end(command)
+        self.finish()
+
+    def note(self, error: KvlaneError) -> None:
+        """Fail with ``error`` at the end, unless it is to fail with an earlier one."""
+        if self.error is None:
+            self.error = error
 
     def raise_error(self) -> None:
-        """Raise what the operation failed with, if it did."""
+        """Raise what the operation failed with, if it did, with what is known in ``results``."""
         if self.error is not None:
+            self.error.results = self.result()
             raise self.error
 
     def prepare(self, command: Command) -> bool:  # noqa: ARG002
@@ -156,14 +175,16 @@ class Operation(Generic[T]):
         if response.status is CommandStatus.OK:
             following = self._absorb(command, response)
         else:
-            self._note(self._refusal(response))
-        self._open_commands += following is not None
+            self.note(self._refusal(response))
+        if following is not None:
+            self._open.add(following)
         self._end(command)
         return following
 
     def abort(self, command: Command, error: KvlaneError) -> None:
         """End a command without a response."""
-        self._note(same_error(error))
+        if command in self._open:
+            self.note(same_error(error))
         self._end(command)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
@@ -181,20 +202,25 @@ class Operation(Generic[T]):
         kind = _REFUSALS.get(response.status, ProtocolError)
         return kind(f"the agent refused {self.opcode.name} as a whole: {response.status.name}")
 
-    def _note(self, error: KvlaneError) -> None:
-        if self.error is None:
-            self.error = error
-
     def _end(self, command: Command) -> None:
-        self._release(command)
-        self._open_commands -= 1
-        if self._open_commands == 0:
-            self._finish()
+        try:
+            self._release(command)
+        except Exception:
+            # Worse than memory that is lost to the staging is a caller who waits for ever.
+            _logger.exception("what a command held could not be released")
+        self._open.discard(command)
+        if not self._open:
+            self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """End, with nothing open; for operations whose commands ended as those of others."""
         self.ended = True
-        for callback in self._callbacks:
-            callback()
+        while self._callbacks:
+            try:
+                self._callbacks[0]()
+            except Exception:
+                _logger.exception("a callback at the end of an operation failed")
+            self._callbacks.popleft()
 
 
 class StatusOperation(Operation[T]):
@@ -202,7 +228,7 @@ class StatusOperation(Operation[T]):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
-        self._statuses = np.zeros(len(self.keys), np.uint8)
+        self._statuses = np.full(len(self.keys), KeyStatus.ABORTED, np.uint8)
 
     def _absorb(self, command: Command, response: Response) -> None:
         require_known_statuses(response.results)

@@ -9,10 +9,7 @@ from types import MappingProxyType
 from kvlane.errors import ConfigError
 from kvlane.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
 
-EMULATOR_OPTIONS: Mapping[str, object] = MappingProxyType(
-    {"listen": "127.0.0.1:0", "mtu_bytes": 4096, "faults": "", "seed": 0}
-)
-"""Options of the software NIC: any free port of the loopback interface, no faults."""
+_NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 MIN_STAGING_BYTES = 4096
 
@@ -23,8 +20,9 @@ class DriverConfig:
 
     verbs: str = "emulator"
     """Verbs backend, a name of ``kvlane.verbs.backends.BACKENDS``."""
-    device_options: Mapping[str, object] = field(default_factory=lambda: EMULATOR_OPTIONS)
-    """Options of that backend's ``open_device``; another backend than the emulator has its own."""
+    device_options: Mapping[str, object] = field(default_factory=lambda: _NO_OPTIONS)
+    """Options of that backend's ``open_device``, each with its own default. ``listen`` of the
+    emulator is by default the local address of the route to the agent, with a free port."""
     queue_depth: int = DEFAULT_QUEUE_DEPTH
     """Commands in flight that are asked for; the agent may grant fewer."""
     staging_bytes: int = 64 << 20

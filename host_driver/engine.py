@@ -16,7 +16,7 @@ from typing import Any
 
 from host_driver.commands import Operation
 from host_driver.queue import CommandQueue
-from kvlane.errors import KvlaneError, TransferError, VerbsError
+from kvlane.errors import KvlaneError, TransferError
 from kvlane.seams import Clock
 from kvlane.verbs.protocols import Device
 
@@ -28,6 +28,10 @@ IDLE_WAIT_MS = 100.0
 
 PARKED_WAIT_S = 0.005
 """How often the engine's thread looks whether a blocking caller still drives."""
+
+LEAVE_LIMIT_S = 1.0
+"""How long a stop waits for the blocking caller who drives. He leaves at once, unless it is
+he who stops the engine, in a signal handler."""
 
 _logger = logging.getLogger(__name__)
 
@@ -43,8 +47,8 @@ class Engine:
         """Held by whoever touches the queue."""
         self._inbox: deque[Operation[Any]] = deque()
         self._turn = threading.Condition()
-        self._driver_present = False
-        """A blocking caller drives; others wait for ``_turn``. Guarded by it."""
+        self._driver: Operation[Any] | None = None
+        """What the blocking caller who drives waits for; others wait for ``_turn``, its guard."""
         self._stopping = threading.Event()
         self._wake_lock = threading.Lock()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -65,12 +69,14 @@ class Engine:
         """Submit an operation and drive until it has ended."""
         operation.when_ended(self._announce_turn)
         self._accept(operation)
-        while not operation.ended:
-            if self._take_turn(operation):
-                try:
+        if self._driver is not None:
+            self._wake()  # he may have gone to sleep before he saw this operation
+        try:
+            while not operation.ended:
+                if self._take_turn(operation):
                     self._drive_until_ended(operation)
-                finally:
-                    self._leave_turn()
+        finally:
+            self._leave_turn(operation)
 
     def fail(self, error: KvlaneError) -> None:
         """Give the connection up from outside, such as on news from the agent."""
@@ -86,6 +92,9 @@ class Engine:
         with self._lock:
             self._queue.fail(error)
         self._end_rejected()
+        self._wake()
+        with self._turn:
+            self._turn.wait_for(lambda: self._driver is None, LEAVE_LIMIT_S)
         with self._wake_lock:
             os.close(self._wake_fd)
             self._wake_fd = -1
@@ -96,29 +105,36 @@ class Engine:
             self._end_rejected()
 
     def _end_rejected(self) -> None:
-        """End what was handed to a failed queue, which nobody drives any more."""
+        """End all that a failed queue owes an end, since nobody drives it any more."""
         with self._lock:
             if self._queue.failure is not None:
+                self._queue.fail(self._queue.failure)
                 self._take_inbox()
 
     def _take_inbox(self) -> None:
         while self._inbox:
-            self._queue.submit(self._inbox.popleft())
+            self._queue.submit(self._inbox[0])
+            self._inbox.popleft()
 
     def _wake(self) -> None:
         with self._wake_lock:
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
 
+    def _clear_wake(self) -> None:
+        with self._wake_lock, contextlib.suppress(BlockingIOError):
+            if self._wake_fd >= 0:
+                os.eventfd_read(self._wake_fd)
+
     # Driving
 
     def _drive(self) -> bool:
         """Move everything on by one step; True when there was something to do."""
         with self._lock:
-            self._take_inbox()
-            if self._queue.failure is not None:
-                return False
             try:
+                self._take_inbox()
+                if self._queue.failure is not None:
+                    return False
                 worked = self._device.progress()
                 return self._queue.pump(self._clock()) or worked
             except Exception as error:
@@ -126,42 +142,51 @@ class Engine:
                 _logger.exception("the driver's engine failed")
                 self._queue.fail(TransferError(f"the driver's engine failed: {error!r}"))
                 return False
+            except BaseException:
+                # Ctrl-C in a blocking call: completions that were polled may be lost.
+                self._queue.fail(TransferError("a call was interrupted in the middle of work"))
+                raise
 
     def _run(self) -> None:
         while not self._stopping.is_set() and self._queue.failure is None:
-            if self._driver_present:
+            if self._driver is not None:
                 self._stopping.wait(PARKED_WAIT_S)
             elif not self._drive():
-                self._sleep(IDLE_WAIT_MS if self._queue.idle else BUSY_WAIT_MS, self._wake_fd)
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake_fd)
+                self._sleep(IDLE_WAIT_MS if self._queue.idle else BUSY_WAIT_MS)
+                if self._driver is None:  # else it is him that was to be woken
+                    self._clear_wake()
         self._end_rejected()
 
     def _drive_until_ended(self, operation: Operation[Any]) -> None:
         while not operation.ended:
             if not self._drive() and not operation.ended:
-                self._sleep(BUSY_WAIT_MS, -1)
+                self._sleep(BUSY_WAIT_MS)
+                self._clear_wake()
 
-    def _sleep(self, timeout_ms: float, wake_fd: int) -> None:
+    def _sleep(self, timeout_ms: float) -> None:
+        """Wait for the NIC or for ``_wake``; not being able to fails the queue."""
         try:
-            self._device.wait(timeout_ms, wake_fd)
-        except VerbsError as error:
-            self.fail(TransferError(f"the NIC cannot be waited for ({error}); connect anew"))
+            self._device.wait(timeout_ms, self._wake_fd)
+        except Exception as error:
+            _logger.exception("the driver's engine cannot wait")
+            self.fail(TransferError(f"the NIC cannot be waited for ({error!r}); connect anew"))
 
     # Turns of blocking callers
 
     def _take_turn(self, operation: Operation[Any]) -> bool:
         """Become the driver, or wait until there is none; False when the operation ended."""
         with self._turn:
-            self._turn.wait_for(lambda: operation.ended or not self._driver_present)
+            self._turn.wait_for(lambda: operation.ended or self._driver is None)
             if operation.ended:
                 return False
-            self._driver_present = True
+            self._driver = operation
             return True
 
-    def _leave_turn(self) -> None:
+    def _leave_turn(self, operation: Operation[Any]) -> None:
+        """Stop being the driver, if that is whoever waits for ``operation``."""
         with self._turn:
-            self._driver_present = False
+            if self._driver is operation:
+                self._driver = None
             self._turn.notify_all()
 
     def _announce_turn(self) -> None:

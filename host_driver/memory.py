@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvlane.errors import CapacityError, ConfigError
+from kvlane.errors import ConfigError
 from kvlane.limits import MAX_REGIONS_PER_SESSION
 from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import MemoryRegion
 
 REMOTE_ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
 """What an agent needs: it reads blocks on a store and writes them on a retrieve."""
+
+TEMPORARY_REGIONS = 63
+"""Regions of a session that are kept for blocks that must be registered for one call."""
+
+CALLER_REGIONS = MAX_REGIONS_PER_SESSION - TEMPORARY_REGIONS - 1
+"""Regions that a caller may have; the one that is left is the staging."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,12 +74,7 @@ class RegionTable:
         return len(self._regions)
 
     def require_free(self, addr: int, length: int) -> None:
-        """``ConfigError`` when a region overlaps the range, ``CapacityError`` when it is full."""
-        if len(self._regions) >= MAX_REGIONS_PER_SESSION:
-            raise CapacityError(
-                f"{MAX_REGIONS_PER_SESSION} regions are registered; register a few large "
-                f"buffers and pass views of them"
-            )
+        """``ConfigError`` when a region overlaps the range."""
         index = int(np.searchsorted(self._ends, addr, side="right"))
         if index < len(self._regions) and self._starts[index] < addr + length:
             taken = self._regions[index]

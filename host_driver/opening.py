@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import sys
+import threading
 import time
 from contextlib import ExitStack
 
@@ -14,22 +17,61 @@ from host_driver.data_path import DataPath
 from host_driver.emulated import EmulatedAgent, is_emulated, parse_emulated
 from host_driver.engine import Engine
 from host_driver.queue import Peer
+from host_driver.route import toward
 from host_driver.self_test import self_test
 from host_driver.session import Session
 from kvlane.config import parse_endpoint
 from kvlane.errors import KvlaneError, ProtocolError, SessionError, VersionMismatchError
+from kvlane.jit import CACHE_DIR, is_warm
 from kvlane.limits import MAX_CAPSULE_BYTES, MAX_KEYS_PER_CAPSULE
 from kvlane.namespace import Namespace
+
+_logger = logging.getLogger(__name__)
+
+
+class Opening:
+    """An opening in a thread, which may be abandoned at any time from another one."""
+
+    def __init__(self, target: str, namespace: Namespace, config: DriverConfig) -> None:
+        self._target = target
+        self._namespace = namespace
+        self._config = config
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._abandoned = False
+
+    def run(self) -> Session:
+        """Open the session; whoever abandons the opening gets a closed one."""
+        session = open_session(self._target, self._namespace, self._config)
+        with self._lock:
+            self._session = session
+            abandoned = self._abandoned
+        if abandoned:
+            session.close()
+        return session
+
+    def abandon(self) -> None:
+        """Have the session closed now or as soon as it is open; does not wait for that."""
+        with self._lock:
+            self._abandoned = True
+            session = self._session
+        if session is not None:
+            # No daemon: it is to be closed even if the program ends meanwhile.
+            threading.Thread(target=session.close, name="kvlane-abandon").start()
 
 
 def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Session:
     """Connect to the agent at ``target``; blocks, and leaves nothing behind when it raises."""
+    if not is_warm():
+        # Nothing else shows for a minute, and the program need not have set up logging.
+        print(f"kvlane: compiling kernels, once; kept in {CACHE_DIR}", file=sys.stderr)
     warm_up()
     with ExitStack() as undo:
-        control = ControlClient(_address_of(target, config, undo), config.control_timeout_ms)
+        address = _address_of(target, config, undo)
+        control = ControlClient(address, config.control_timeout_ms)
         undo.callback(control.close)
         _require_usable(control.get_capabilities(), namespace)
-        path = DataPath(config)
+        path = DataPath(toward(address, config))
         undo.callback(path.close)
         self_test(path.device, time.monotonic_ns)
         opened = control.open_session(
@@ -41,10 +83,18 @@ def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Ses
         )
         try:
             engine = _start_engine(path, opened, config)
-        except KvlaneError:
-            control.close_session(opened.name)
+            return Session(namespace, config, control, opened, path, engine, undo)
+        except BaseException:
+            _close_quietly(control, opened)
             raise
-        return Session(namespace, config, control, opened, path, engine, undo)
+
+
+def _close_quietly(control: ControlClient, opened: ControlSession) -> None:
+    """End a session after an error, which this must not replace by another."""
+    try:
+        control.close_session(opened.name)
+    except KvlaneError as error:
+        _logger.info("%s could not be closed: %s", opened.name, error)
 
 
 def _address_of(target: str, config: DriverConfig, undo: ExitStack) -> str:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from host_driver.commands import Command, Operation
+from host_driver.commands import Command, Operation, same_error
 from host_driver.rings import CapsuleRing
 from kvlane.capsule import CommandStatus, Opcode, Response, emit_command, parse_response
 from kvlane.errors import (
@@ -68,6 +68,8 @@ class CommandQueue:
         self._send_ring = send_ring
         self._receive_ring = receive_ring
         self._peer = peer
+        self._operations: dict[Operation[Any], None] = {}
+        """Submitted and not ended, in order: whatever happens, these are owed an end."""
         self._waiting: deque[Command] = deque()
         self._slots: dict[int, _Slot] = {}
         self._slot_of_id: dict[int, int] = {}
@@ -76,6 +78,8 @@ class CommandQueue:
         self._next_look_ns = 0
         self._completions = new_records(WC, 2 * depth)
         self._failure: KvlaneError | None = None
+        self._closed = False
+        """The queue pair is closed."""
         receive_ring.post_recv(queue_pair, range(len(receive_ring)))
 
     @property
@@ -94,13 +98,13 @@ class CommandQueue:
         return self._failure
 
     def submit(self, operation: Operation[Any]) -> None:
-        """Queue the commands of an operation; they end at once when the connection is gone."""
-        commands = operation.commands()
-        if self._failure is None:
-            self._waiting.extend(commands)
+        """Queue the commands of an operation; it ends at once when the connection is gone."""
+        if self._failure is not None:
+            operation.give_up(same_error(self._failure))
             return
-        for command in commands:
-            command.abort(self._failure)
+        self._operations[operation] = None
+        self._waiting.extend(operation.commands())
+        self._forget_if_ended(operation)
 
     def pump(self, now_ns: int) -> bool:
         """Take completions, end what is overdue, send what may be sent; True if any was."""
@@ -115,26 +119,27 @@ class CommandQueue:
         return self._send_waiting() or worked
 
     def fail(self, error: KvlaneError) -> None:
-        """Give the connection up. Every command ends with ``error``, after its last write.
+        """Give the connection up. Every operation ends with ``error``, after its last write.
 
         Closing the queue pair comes first: what is said to have failed is touched no more.
+        The first error counts. Calling again finishes what an interrupted call left.
         """
-        for command in self._tear_down(error):
-            command.abort(error)
-
-    def _tear_down(self, error: KvlaneError) -> list[Command]:
-        """Close the queue pair; return the commands that are still to be ended."""
-        if self._failure is not None:
-            return []
-        self._failure = error
-        commands = [slot.command for slot in self._slots.values() if slot.command]
-        commands.extend(self._waiting)
+        if self._failure is None:
+            self._failure = error
+        if not self._closed:
+            with contextlib.suppress(VerbsError):  # it is gone with its device then
+                self._queue_pair.close()
+            self._closed = True
+        for operation in list(self._operations):
+            operation.give_up(same_error(self._failure))
+            del self._operations[operation]
         self._slots.clear()
         self._slot_of_id.clear()
         self._waiting.clear()
-        with contextlib.suppress(VerbsError):  # it is gone with its device then
-            self._queue_pair.close()
-        return commands
+
+    def _forget_if_ended(self, operation: Operation[Any]) -> None:
+        if operation.ended:
+            self._operations.pop(operation, None)
 
     # Completions
 
@@ -167,6 +172,7 @@ class CommandQueue:
             index = self._require_expected(response)
             slot = self._slots[index]
             assert slot.command is not None  # the id is forgotten with the command
+            operation = slot.command.operation
             following = slot.command.complete(response)
         except ProtocolError as error:
             self.fail(ProtocolError(f"{error}; the connection was given up, connect anew"))
@@ -176,6 +182,7 @@ class CommandQueue:
         self._retire(index, slot)
         if following is not None:
             self._waiting.append(following)
+        self._forget_if_ended(operation)
 
     def _require_expected(self, response: Response) -> int:
         """The slot that a response answers; ``ProtocolError`` unless it can be its answer."""
@@ -217,13 +224,14 @@ class CommandQueue:
             self._waiting.remove(command)
             name = command.operation.opcode.name
             command.abort(DeadlineError(f"{name} got no credit in time; it was not sent"))
+            self._forget_if_ended(command.operation)
 
     def _give_up_on(self, overdue: list[Command]) -> None:
         name = overdue[0].operation.opcode.name
         late = DeadlineError(f"{name} did not end in time; the connection was given up")
-        other = TransferError(f"the connection was given up: a {name} did not end in time")
-        for command in self._tear_down(other):
-            command.abort(late if command in overdue else other)
+        for command in overdue:
+            command.operation.note(same_error(late))
+        self.fail(TransferError(f"the connection was given up: a {name} did not end in time"))
 
     # Sending
 
@@ -234,10 +242,10 @@ class CommandQueue:
             command = self._waiting[0]
             if not command.prepare():
                 break
-            self._waiting.popleft()
             slot = self._free_slots.pop()
             slots.append(slot)
             lengths.append(self._emit(slot, command))
+            self._waiting.popleft()
         if slots:
             self._post(slots, lengths)
         return bool(slots)

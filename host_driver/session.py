@@ -5,38 +5,39 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from host_driver.buffers import BlockList, Blocks, Keys, block_list, key_array
-from host_driver.commands import DeleteOperation, ExistOperation, MatchOperation, Operation, Request
+from host_driver.commands import (
+    DeleteOperation,
+    ExistOperation,
+    MatchOperation,
+    Operation,
+    Request,
+    same_error,
+)
 from host_driver.config import DriverConfig
 from host_driver.control import ControlClient, ControlSession
 from host_driver.data_path import DataPath
 from host_driver.engine import Engine
-from host_driver.memory import Region
+from host_driver.oversized import OversizedTransfers
 from host_driver.registrations import Registrations
 from host_driver.results import RetrieveResult, StoreResult
 from host_driver.session_watch import SessionState
 from host_driver.transfer import Placement, RetrieveOperation, StoreOperation, Transfer
-from kvlane.capsule import Opcode
 from kvlane.control.v1 import control_pb2
 from kvlane.errors import ConfigError, KvlaneError, SessionError, TransferError
 from kvlane.namespace import Namespace
-from kvlane.verbs.enums import AccessFlags
 
 _CONTROL_THREADS = 2
 _CLOSED = "this connection is closed; connect again"
-_ACCESS = {
-    Opcode.STORE: AccessFlags.REMOTE_READ,
-    Opcode.RETRIEVE: AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE,
-}
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -60,11 +61,14 @@ class Session:
     ) -> None:
         self.executor = ThreadPoolExecutor(_CONTROL_THREADS, "kvlane-control")
         """Where calls of the control plane wait, so that nobody else does."""
+        self._oversized_thread = ThreadPoolExecutor(1, "kvlane-oversized")
         self.memory = Registrations(
             path.device,
             partial(control.register_memory, opened.name),
             partial(control.deregister_memory, opened.name),
+            self._why_ended,
         )
+        self._oversized = OversizedTransfers(self.memory, engine.run, time.monotonic_ns)
         self.draining = False
         self._namespace = namespace
         self._config = config
@@ -76,6 +80,7 @@ class Session:
         self._close_lock = threading.Lock()
         undo.callback(self.memory.close)
         undo.callback(self.executor.shutdown)
+        undo.callback(self._oversized_thread.shutdown)
         undo.callback(engine.stop, SessionError("closed before the operation ended"))
         control.watch(opened.name, self._on_news)
         self._undo = undo.pop_all()
@@ -110,17 +115,24 @@ class Session:
 
     def start(self, operation: Operation[Any]) -> None:
         """Set an operation going and return at once; its callbacks come from other threads."""
-        if self._agent_knows(operation):
+        if _is_oversized(operation):
+            thread, work = self._oversized_thread, self.run
+        elif not _agent_knows(operation):
+            thread, work = self.executor, self._announce_and_submit
+        else:
             self._engine.submit(operation)
             return
         try:
-            self.executor.submit(self._announce_and_submit, operation)
+            thread.submit(self._contained, work, operation)
         except RuntimeError:  # shut down since the operation was made
             operation.give_up(SessionError(_CLOSED))
 
     def run(self, operation: Operation[Any]) -> None:
         """Drive an operation to its end in the calling thread."""
-        if not self._agent_knows(operation):
+        if _is_oversized(operation):
+            self._oversized.run(operation)
+            return
+        if not _agent_knows(operation):
             self._announce(operation)
         if not operation.ended:
             self._engine.run(operation)
@@ -184,21 +196,21 @@ class Session:
             raise ConfigError(f"{len(request.keys)} keys, but {name} has {len(blocks)} buffers")
         staging = self._path.staging
         located = self.memory.locate(blocks)
-        large = np.flatnonzero((located.rkeys < 0) & (blocks.lengths > staging.capacity_bytes))
-        temporary = self.memory.register_blocks(blocks, large, _ACCESS[kind.opcode])
-        located.rkeys[large] = [region.rkey for region in temporary]
         transfer = kind(
             request,
             Placement(blocks, located.rkeys, staging),
             checksums=self._config.verify_checksums,
         )
-        transfer.regions = (*located.regions, *temporary)
-        if temporary:
-            transfer.when_ended(lambda: self._release_soon(temporary))
+        transfer.regions = located.regions
         return transfer
 
-    def _agent_knows(self, operation: Operation[Any]) -> bool:
-        return all(region.announced for region in operation.regions)
+    def _contained(self, work: Callable[[Operation[Any]], None], operation: Operation[Any]) -> None:
+        """Do work on an operation; whatever it raises, whoever waits must hear of it."""
+        try:
+            work(operation)
+        except Exception as error:
+            _logger.exception("an operation could not be carried out")
+            operation.give_up(TransferError(f"the driver failed: {error!r}"))
 
     def _announce_and_submit(self, operation: Operation[Any]) -> None:
         self._announce(operation)
@@ -212,10 +224,16 @@ class Session:
         except KvlaneError as error:
             operation.give_up(error)
 
-    def _release_soon(self, regions: Sequence[Region]) -> None:
-        """Release in another thread; while closing, when that takes no more work, at once."""
-        for region in regions:
-            try:
-                self.executor.submit(self.memory.release, region)
-            except RuntimeError:
-                region.memory_region.close()
+    def _why_ended(self) -> KvlaneError | None:
+        if self._closed:
+            return SessionError(_CLOSED)
+        failure = self._engine.failure
+        return None if failure is None else same_error(failure)
+
+
+def _agent_knows(operation: Operation[Any]) -> bool:
+    return all(region.announced for region in operation.regions)
+
+
+def _is_oversized(operation: Operation[Any]) -> TypeGuard[Transfer[Any]]:
+    return isinstance(operation, Transfer) and bool(operation.placement.oversized.any())

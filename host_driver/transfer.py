@@ -31,24 +31,51 @@ class Placement:
 
     blocks: BlockList
     rkeys: NDArray[np.int64]
-    """Remote key of each block where it lies, or -1: it goes through staging, and fits it."""
+    """Remote key of each block where it lies, or -1: it goes through staging."""
     staging: Staging
+
+    @property
+    def oversized(self) -> NDArray[np.bool_]:
+        """True where a block does not fit the staging, so that it must get a remote key."""
+        too_long: NDArray[np.bool_] = (self.rkeys < 0) & (
+            self.blocks.lengths > self.staging.capacity_bytes
+        )
+        return too_long
 
 
 class Transfer(Operation[T]):
-    """Moves ``blocks[i]`` under ``keys[i]``."""
+    """Moves ``blocks[i]`` under ``keys[i]``; no block may be oversized once it is submitted."""
 
-    def __init__(self, request: Request, placement: Placement, *, checksums: bool) -> None:
+    def __init__(
+        self,
+        request: Request,
+        placement: Placement,
+        *,
+        checksums: bool,
+        results: RecordArray | None = None,
+    ) -> None:
+        """``results`` is where the KEY_RESULT of each key goes, if not into an array of its own."""
         super().__init__(request)
+        self.placement = placement
         self._blocks = placement.blocks
         self._rkeys = placement.rkeys
         self._staging = placement.staging
         self._checksums = checksums
-        self._results = new_records(KEY_RESULT, len(self.keys))
+        self._results = new_records(KEY_RESULT, len(self.keys)) if results is None else results
+        self._results.status = KeyStatus.ABORTED
         room = -(-self._blocks.lengths // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         room[self._rkeys >= 0] = 0
         self._room_before = np.concatenate(([0], np.cumsum(room)))
         """Staging that the keys before key i need, in bytes."""
+
+    def part(self, span: slice, rkeys: NDArray[np.int64]) -> Transfer[T]:
+        """Some of the keys, under other remote keys; its results are a part of these."""
+        return type(self)(
+            Request(self.keys[span], self.deadline_ns),
+            Placement(self._blocks.part(span), rkeys, self._staging),
+            checksums=self._checksums,
+            results=self._results[span],
+        )
 
     def prepare(self, command: Command) -> bool:
         """Take staging where it is needed, and write the descriptors."""
@@ -89,9 +116,9 @@ class Transfer(Operation[T]):
             start = stop
 
     def _release(self, command: Command) -> None:
-        if command.staged_addr is not None:
-            self._staging.release(command.staged_addr)
-            command.staged_addr = None
+        addr, command.staged_addr = command.staged_addr, None
+        if addr is not None:
+            self._staging.release(addr)
 
 
 class StoreOperation(Transfer[StoreResult]):

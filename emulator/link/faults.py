@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from emulator.link.datagrams import Datagram, datagrams_of, fill
 from emulator.link.frames import Burst, Link
+from emulator.link.wrapper import LinkWrapper
 from kvlane.errors import ConfigError
 from kvlane.seams import Rng
 
@@ -147,38 +148,21 @@ class _FaultyPath:
         return Datagram(bytes(payload), datagram.descriptor)
 
 
-class FaultLink:
-    """A ``Link`` around another, with the faults of a plan in both directions."""
+class FaultLink(LinkWrapper):
+    """A ``Link`` around another, with the faults of a plan in both directions.
+
+    ``fileno`` does not tell of frames held here, and ``close`` forgets them.
+    """
 
     def __init__(self, link: Link, plan: FaultPlan, rng: Rng) -> None:
+        super().__init__(link)
         self.injected: dict[str, int] = dict.fromkeys(FAULTS, 0)
         """How many frames got each fault, both directions together."""
-        self._link = link
         self._outward = _FaultyPath(plan, rng, self.injected)
         self._inward = _FaultyPath(plan, rng, self.injected)
         self._below_in = Burst(0, 0)
         self._below_out = Burst(0, 0)
         self._now = 0
-
-    @property
-    def gid(self) -> bytes:
-        """The address of the link below."""
-        return self._link.gid
-
-    @property
-    def udp_port(self) -> int:
-        """The port of the link below."""
-        return self._link.udp_port
-
-    @property
-    def source_port(self) -> int:
-        """The source port of the link below."""
-        return self._link.source_port
-
-    @property
-    def receive_window_bytes(self) -> int:
-        """The window of the link below."""
-        return self._link.receive_window_bytes
 
     def send(self, burst: Burst) -> int:
         """Accept all frames, or none while the link below is still full from before.
@@ -217,14 +201,6 @@ class FaultLink:
             return now
         times = (self._inward.next_release(), self._outward.next_release())
         return min((time for time in times if time is not None), default=None)
-
-    def fileno(self) -> int:
-        """The descriptor of the link below; it does not tell of frames held here."""
-        return self._link.fileno()
-
-    def close(self) -> None:
-        """Close the link below; frames held here are gone."""
-        self._link.close()
 
     def _flush(self) -> bool:
         """Hand on what is due outward; False when the link below did not take all of it."""

@@ -103,5 +103,8 @@ class Link(Protocol):
     def fileno(self) -> int:
         """A descriptor that is readable when ``receive`` may return frames."""
 
+    def counters(self) -> dict[str, int]:
+        """What the link itself has lost or done, by names that begin with ``link_``."""
+
     def close(self) -> None:
         """Release sockets; nothing is received afterwards."""

@@ -86,6 +86,10 @@ class MemoryLink:
         """An eventfd that is readable while the queue holds frames; -1 after ``close``."""
         return self._event
 
+    def counters(self) -> dict[str, int]:
+        """None: nothing is lost here."""
+        return {}
+
     def close(self) -> None:
         """Forget what has not been received; what the peer still sends is lost."""
         if self._event >= 0:

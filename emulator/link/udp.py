@@ -11,7 +11,7 @@ of the cost of a datagram is the trip through the kernel.
 from __future__ import annotations
 
 import errno
-import functools
+import logging
 import socket
 import struct
 from collections.abc import Iterator
@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.link.frames import FRAME, IPV4_MAPPED_LOW, Burst
-from emulator.link.gid import gid_halves, ipv4_gid, is_ipv4
+from emulator.link.addressing import Address, Addressing, MappedAddressing
+from emulator.link.frames import FRAME, Burst
+from emulator.link.gid import gid_of_halves
 from kvlane.errors import ConfigError
 
 # Of linux/udp.h, linux/in.h and asm-generic/socket.h; the socket module lacks them.
@@ -51,7 +52,7 @@ _LINK_IS_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 _NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 _PEER_FIELDS = ["dst_hi", "dst_lo", "dst_port"]
 
-Address = tuple[str, int]
+_log = logging.getLogger(__name__)
 
 
 class _Group(NamedTuple):
@@ -72,15 +73,18 @@ class UdpLink:
         host: str,
         port: int = 0,
         *,
+        addressing: Addressing | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         segmentation: bool = True,
     ) -> None:
         """Bind; port 0 takes a free one. ``ConfigError`` says what is wrong with the address.
 
+        Without ``addressing``, GIDs are IPv4-mapped addresses and ports are the real ones.
+
         ``segmentation=False`` sends and receives one datagram a call, as on kernels without
         UDP_SEGMENT.
         """
-        self._gid = ipv4_gid(_checked_address(host, port))
+        _check_address(host, port)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
@@ -93,31 +97,34 @@ class UdpLink:
             raise
         self._segmentation = segmentation
         self._segmentation_proven = False
-        self._port: int = self._socket.getsockname()[1]
+        address: Address = self._socket.getsockname()
+        self._addressing = addressing or MappedAddressing()
+        self._self = self._addressing.endpoint(address)
         self._window_bytes = granted // TRUESIZE_FACTOR
         self._arrival = np.zeros(1, FRAME)
-        self._arrival["dst_hi"], self._arrival["dst_lo"] = gid_halves(self._gid)
-        self._arrival["dst_port"] = self._port
+        self._arrival["dst_hi"], self._arrival["dst_lo"] = self._self[:2]
+        self._arrival["dst_port"] = self._self.udp_port
         self._arrival["ip_frag"] = _DONT_FRAGMENT
         self.lost_sending = 0
         """Frames that the kernel refused for good: no route, too long, forbidden."""
+        self._told_of_length = False
         self.lost_receiving = 0
         """Frames that had no room in the burst that they arrived for."""
 
     @property
     def gid(self) -> bytes:
-        """The bound address, IPv4-mapped."""
-        return self._gid
+        """The bound address, in the form that the addressing gives it."""
+        return gid_of_halves(*self._self[:2])
 
     @property
     def udp_port(self) -> int:
-        """The bound port."""
-        return self._port
+        """By which port frames name this end; the bound one, unless the addressing hides it."""
+        return self._self.udp_port
 
     @property
     def source_port(self) -> int:
-        """The bound port: a socket has one, whatever the flow."""
-        return self._port
+        """One for all flows: a socket has no more."""
+        return self._self.source_port
 
     @property
     def receive_window_bytes(self) -> int:
@@ -137,6 +144,13 @@ class UdpLink:
         """The socket; -1 after ``close``."""
         return self._socket.fileno()
 
+    def counters(self) -> dict[str, int]:
+        """Frames lost on this side of the network."""
+        return {
+            "link_lost_sending": self.lost_sending,
+            "link_lost_receiving": self.lost_receiving,
+        }
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -149,7 +163,7 @@ class UdpLink:
         frames = burst.frames.view(np.ndarray)[: burst.count]
         peers = frames[_PEER_FIELDS]
         for group in _groups(frames, MAX_SEND_SEGMENTS if self._segmentation else 1):
-            peer = _socket_address(*peers[group.first].item())
+            peer = self._addressing.socket_address(*peers[group.first].item())
             if peer is None:
                 self.lost_sending += group.end - group.first
                 continue
@@ -171,7 +185,7 @@ class UdpLink:
                 return 0
             if error.errno in _NO_SEGMENTATION:
                 return self._send_refused(data, group, peer)
-            self.lost_sending += frames
+            self._lose(frames, error, group.segment_bytes, peer)
         else:
             self._segmentation_proven = True
         return frames
@@ -191,20 +205,39 @@ class UdpLink:
     def _send_singly(self, data: memoryview, group: _Group, peer: Address) -> int:
         for index in range(group.end - group.first):
             start = index * group.segment_bytes
+            frame = data[start : start + group.segment_bytes]
             try:
-                self._socket.sendto(data[start : start + group.segment_bytes], peer)
+                self._socket.sendto(frame, peer)
             except OSError as error:
                 if error.errno in _LINK_IS_FULL:
                     return index
-                self.lost_sending += 1
+                self._lose(1, error, len(frame), peer)
         return group.end - group.first
 
+    def _lose(self, frames: int, error: OSError, nbytes: int, peer: Address) -> None:
+        """Count frames that cannot be sent; of too long ones there will be many, so say it once."""
+        self.lost_sending += frames
+        if error.errno == errno.EMSGSIZE and not self._told_of_length:
+            self._told_of_length = True
+            _log.warning(
+                "packets with %d bytes of UDP payload are too long for the way to %s and are "
+                "lost; give this NIC a smaller mtu_bytes (0 takes what the interface holds)",
+                nbytes,
+                peer[0],
+            )
+
     def receive(self, burst: Burst, now: int) -> int:  # noqa: ARG002 (holds nothing back)
-        """Read until the socket is empty or the burst may be too full for another read."""
+        """Read until the socket is empty or the burst may be too full for another read.
+
+        No more reads than descriptors: datagrams that become no frame must not hold the
+        caller, which holds the lock of a NIC.
+        """
         arena = burst.arena.data
         frames = burst.frames.view(np.ndarray)
         used = 0
-        while self._has_room(len(frames) - burst.count, len(arena) - used, burst.count == 0):
+        for _ in range(len(frames)):
+            if not self._has_room(len(frames) - burst.count, len(arena) - used, burst.count == 0):
+                break
             try:
                 nbytes, ancillary, flags, peer = self._socket.recvmsg_into(
                     [arena[used:]], _ANCILLARY_BYTES
@@ -240,8 +273,9 @@ class UdpLink:
         segments = -(-nbytes // segment_bytes)
         count = min(segments, len(free))
         self.lost_receiving += segments - count
-        self._arrival["src_lo"] = _mapped_low(peer[0])
-        self._arrival["src_port"] = peer[1]
+        sender = self._addressing.endpoint(peer)
+        self._arrival["src_hi"], self._arrival["src_lo"] = sender.gid_hi, sender.gid_lo
+        self._arrival["src_port"] = sender.source_port
         new = free[:count]
         new[:] = self._arrival
         new["offset"] = np.arange(start, start + nbytes, segment_bytes)[:count]
@@ -289,21 +323,7 @@ def _segment_bytes(ancillary: list[tuple[int, int, bytes]]) -> int:
     return 0
 
 
-@functools.lru_cache(maxsize=4096)
-def _mapped_low(host: str) -> int:
-    """Lower half of the GID of a sender."""
-    return IPV4_MAPPED_LOW | int.from_bytes(socket.inet_aton(host), "big")
-
-
-@functools.lru_cache(maxsize=4096)
-def _socket_address(gid_hi: int, gid_lo: int, port: int) -> Address | None:
-    """Where a frame goes; ``None`` when an IPv4 socket cannot send there."""
-    if not is_ipv4(gid_hi, gid_lo) or not 0 < port <= 0xFFFF:
-        return None
-    return socket.inet_ntoa((gid_lo & 0xFFFFFFFF).to_bytes(4, "big")), port
-
-
-def _checked_address(host: str, port: int) -> IPv4Address:
+def _check_address(host: str, port: int) -> None:
     try:
         address = IPv4Address(host)
     except AddressValueError:
@@ -317,7 +337,6 @@ def _checked_address(host: str, port: int) -> IPv4Address:
         )
     if not 0 <= port <= 0xFFFF:
         raise ConfigError(f"udp link: port {port} is not in 0..65535; 0 takes a free one")
-    return address
 
 
 def _bind(udp: socket.socket, host: str, port: int) -> None:

@@ -9,6 +9,9 @@ from kvlane.config import parse_endpoint, setting
 from kvlane.errors import ConfigError
 from kvlane.verbs.enums import Mtu
 
+AUTO_MTU = 0
+"""As ``mtu_bytes``: what the interface holds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicOptions:
@@ -19,12 +22,25 @@ class NicOptions:
         "Address and UDP port of the NIC's RoCEv2 datagrams; port 0 takes a free one.",
     )
     mtu_bytes: int = setting(
-        4096, "Largest path MTU: 256, 512, 1024, 2048 or 4096. Peers use the smaller of theirs."
+        AUTO_MTU,
+        "Largest path MTU: 256, 512, 1024, 2048 or 4096; 0 takes the largest that fits the "
+        "interface of the listen address. Peers use the smaller of theirs.",
+        rule="Leave it 0, unless some link between the hosts has a smaller MTU than both ends.",
     )
     faults: str = setting(
         "",
         "Faults that the link injects both ways, such as drop=0.01,dup=0.01,reorder=0.01; "
         "empty for none.",
+    )
+    pcap: str = setting(
+        "",
+        "File that gets every packet, for Wireshark (pcapng); empty for none. An older file is "
+        "replaced.",
+    )
+    trace: str = setting(
+        "",
+        "File that gets an event, one JSON object a line, for every packet, change of state, "
+        "retransmission and NAK; empty for none. It costs much time.",
     )
     seed: int = setting(0, "Seed of faults and first PSNs; 0 draws one, so that two runs differ.")
 
@@ -32,7 +48,9 @@ class NicOptions:
         """Relations and values; ``ConfigError`` names what to write instead."""
         parse_endpoint(self.listen)
         FaultPlan.parse(self.faults)
+        if self.mtu_bytes == AUTO_MTU:
+            return
         try:
             Mtu.from_bytes_size(self.mtu_bytes)
         except ValueError as error:
-            raise ConfigError(f"mtu_bytes: {error}") from None
+            raise ConfigError(f"mtu_bytes: {error}, or 0 for what the interface holds") from None

@@ -2,7 +2,7 @@
 
 The NIC has no thread of its own. Whoever posts sends at once, and whoever waits for
 completions drives it, so that a command costs no hand-over between threads. One lock
-serialises the engine; it is held for the length of a burst, and never while sleeping.
+serialises the engine; it is held while bursts are received and sent, never while sleeping.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from emulator.link.frames import Burst, Link
-from emulator.roce._transmit_kernels import NEVER
 from emulator.roce.engine import AsyncEvent, RoceEngine
 from kvlane.seams import Clock
 from kvlane.verbs.records import RecordArray
@@ -42,7 +41,8 @@ class SoftNic:
         self._engine = engine
         self._link = link
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._held = threading.Condition(self._lock)
         self._tx = Burst(_BURST_FRAMES, _TX_ARENA_BYTES)
         self._rx = Burst(_RX_FRAMES, _RX_ARENA_BYTES)
         self._kick = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -64,10 +64,11 @@ class SoftNic:
         """The engine, for the caller alone; what was posted is sent on leaving."""
         news: _News = ([], [])
         with self._lock:
+            before = self._engine.completions
             yield self._engine
             if not self.closed:
                 self._transmit(self._clock())
-                self._wake_for_deadline()
+                self._wake_sleepers(before)
                 news = self._news()
         self._tell(news)
 
@@ -86,9 +87,9 @@ class SoftNic:
             return self._engine.cqs.poll(index, out)
 
     def counters(self) -> dict[str, int]:
-        """The engine's counters."""
+        """The counters of engine and link."""
         with self._lock:
-            return self._engine.counters()
+            return {**self._engine.counters(), **self._link.counters()}
 
     def progress(self) -> bool:
         """Receive and send what is due; True when there was anything."""
@@ -111,14 +112,12 @@ class SoftNic:
             if self.closed:
                 return
             now = self._clock()
-            until = min(now + int(timeout_ms * 1e6), self._engine.next_deadline())
-            release = self._link.next_release(now)
-            if release is not None:
-                until = min(until, release)
+            until = min(now + int(timeout_ms * 1e6), self._next_event(now))
             if self._tx.count or until <= now:
                 return
+            # The earliest of all who sleep, as long as anybody does.
+            self._sleep_until = min(until, self._sleep_until) if self._sleepers else until
             self._sleepers += 1
-            self._sleep_until = until
         try:
             poller = select.poll()
             for fd in (self._link.fileno(), self._kick, wake_fd):
@@ -140,10 +139,22 @@ class SoftNic:
         with suppress(BlockingIOError):
             os.eventfd_read(self._kick)
 
-    def _wake_for_deadline(self) -> None:
-        """A sleeper must not oversleep a timer that somebody else has just armed."""
-        if self._sleepers and self._engine.next_deadline() < min(self._sleep_until, NEVER):
+    def _wake_sleepers(self, completions_before: int) -> None:
+        """A sleeper must not miss what somebody else has done: completions, earlier timers."""
+        if not self._sleepers:
+            return
+        if (
+            self._engine.completions != completions_before
+            or self._tx.count
+            or self._next_event(self._clock()) < self._sleep_until
+        ):
             os.eventfd_write(self._kick, 1)
+
+    def _next_event(self, now: int) -> int:
+        """When there is something to do though nothing arrives, ns."""
+        deadline = self._engine.next_deadline()
+        release = self._link.next_release(now)
+        return deadline if release is None else min(deadline, release)
 
     def _transmit(self, now: int) -> bool:
         """Send bursts until there is nothing to send or the link takes no more."""
@@ -165,6 +176,28 @@ class SoftNic:
             burst.frames[:left] = burst.frames[accepted : burst.count].copy()
         burst.count = left
         return left == 0
+
+    def is_held_here(self) -> bool:
+        """Whether this thread is inside the engine now: a finaliser that is comes back later."""
+        try:
+            self._held.notify(0)
+        except RuntimeError:
+            return False
+        return True
+
+    def before_fork(self) -> None:
+        """Let no thread be inside the engine while the process is copied."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """The NIC stays with the parent: here it sends and receives nothing any more."""
+        self._lock = threading.RLock()
+        self._held = threading.Condition(self._lock)
+        self.closed = True
 
     def close(self) -> None:
         """Close link and descriptors; sleepers wake up."""

@@ -110,6 +110,8 @@ def _implied_nak(nic: Any, qp: Any) -> None:
 def _on_rnr_nak(nic: Any, qp: Any, timer_code: int, now: int) -> None:
     """The peer has no receive posted: wait as long as it says, then send again."""
     counters_at(nic.counters, 0).rnr_nak_retry_err += 1
+    if qp.rnr_deadline != 0:
+        return  # a repetition of the NAK that is being obeyed
     if qp.rnr_retry_count != _FOR_EVER:
         if qp.rnr_retries_left <= 0:
             fail_send(nic, qp, _RNR_EXCEEDED)
@@ -199,6 +201,8 @@ def _next_response_is(nic: Any, qp: Any, psn: int, now: int) -> bool:
 def _finish_response(nic: Any, qp: Any, last_psn: int, psn: int, now: int) -> None:
     """One response packet is in; with the last one the request is complete."""
     qp.una_psn = psn_add(psn, 1)
+    if qp.read_packets > 0 and qp.sq_next > qp.sq_head:
+        qp.read_packets -= 1
     if psn == last_psn:
         if qp.rd_outstanding > 0 and qp.sq_next > qp.sq_head:
             qp.rd_outstanding -= 1

@@ -6,6 +6,7 @@ from typing import Any
 
 from emulator.roce._event_kernels import push_event
 from emulator.roce.state import (
+    ANSWER_NONE,
     ARM_NEXT,
     ARM_NONE,
     ARM_SOLICITED,
@@ -19,6 +20,7 @@ from kvlane.jit import kernel
 from kvlane.verbs.enums import (
     EventType,
     QpState,
+    QpType,
     SendFlags,
     WcFlags,
     WcOpcode,
@@ -26,7 +28,9 @@ from kvlane.verbs.enums import (
     WrOpcode,
 )
 
+_RC = int(QpType.RC)
 _ERR = int(QpState.ERR)
+_SQE = int(QpState.SQE)
 _SIGNALED = int(SendFlags.SIGNALED)
 _SUCCESS = int(WcStatus.SUCCESS)
 _FLUSHED = int(WcStatus.WR_FLUSH_ERR)
@@ -62,6 +66,7 @@ def push_cqe(nic: Any, cq_index: int, qp: Any, wr_id: int, status: int, opcode: 
     wrongly (IBTA 1.7 section 11.6.3.1, CQ overrun).
     """
     cq = cq_at(nic.cqs, cq_index)
+    nic.completions += 1
     slot = cq.tail % cq.depth
     if cq.tail - cq.head >= cq.depth:
         if cq.overflowed == 0:
@@ -82,6 +87,7 @@ def push_cqe(nic: Any, cq_index: int, qp: Any, wr_id: int, status: int, opcode: 
     cqe.byte_len = 0
     cqe.imm = 0
     cqe.wc_flags = 0
+    cqe.time = nic.now
     return cqe
 
 
@@ -148,40 +154,62 @@ def complete_recv(nic: Any, qp: Any, status: int, opcode: int, byte_len: int) ->
 
 
 @kernel
+def _flush_sends(nic: Any, qp: Any) -> None:
+    while qp.sq_head < qp.sq_tail:
+        complete_send(nic, qp, _FLUSHED)
+    qp.sq_next = qp.sq_head
+
+
+@kernel
+def _stop_sending(nic: Any, qp: Any) -> None:
+    """To SQE: UC and UD still receive, and a modify to RTS lets them send again.
+
+    What comes then goes on with the PSN after the last one sent (IBTA 1.7 section 10.3.1.6).
+    """
+    qp.state = _SQE
+    _flush_sends(nic, qp)
+    qp.next_psn = qp.tx_psn
+    qp.una_psn = qp.tx_psn
+    qp.high_psn = qp.tx_psn
+
+
+@kernel
 def enter_error(nic: Any, qp: Any) -> None:
     """To ERR: flush both queues in order (IBTA 1.7 section 10.3.1.7).
 
     READs that came before a refused request are still answered: the NAK acknowledges them.
     Receives of an SRQ stay there; the event says that none is in use by this QP any more.
     """
+    if qp.srq >= 0 and qp.state != _ERR:
+        push_event(nic, _LAST_WQE_REACHED, qp.qpn)
     qp.state = _ERR
     qp.ack_deadline = 0
     qp.rnr_deadline = 0
     qp.inbound = 0
-    while qp.sq_head < qp.sq_tail:
-        complete_send(nic, qp, _FLUSHED)
-    qp.sq_next = qp.sq_head
+    _flush_sends(nic, qp)
     if qp.inbox_full != 0:
         complete_recv(nic, qp, _FLUSHED, _RECV, 0)
     while qp.rq_head < qp.rq_tail:
         rqe = rqe_at(qp.rq, qp.rq_head % qp.rq_size)
         push_cqe(nic, qp.recv_cq, qp, rqe.wr_id, _FLUSHED, _RECV)
         qp.rq_head += 1
-    if qp.srq >= 0:
-        push_event(nic, _LAST_WQE_REACHED, qp.qpn)
 
 
 @kernel
 def stop_answering(qp: Any) -> None:
-    """Forget the READs and atomics that are being answered."""
+    """Forget what is owed to the peer: READs, atomics, an acknowledgement."""
     qp.job_head = qp.job_tail
     qp.new_jobs = 0
+    qp.answer = ANSWER_NONE
 
 
 @kernel
 def fail_send(nic: Any, qp: Any, status: int) -> None:
-    """End the oldest send work request with ``status`` and the queue pair with it."""
+    """End the oldest send work request with ``status``, and the sending of its queue pair."""
     stop_answering(qp)
     if qp.sq_head < qp.sq_tail:
         complete_send(nic, qp, status)
-    enter_error(nic, qp)
+    if qp.kind == _RC:
+        enter_error(nic, qp)
+    else:
+        _stop_sending(nic, qp)

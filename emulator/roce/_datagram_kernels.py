@@ -9,6 +9,7 @@ from emulator.roce._completion_kernels import (
     WC_GRH,
     WC_WITH_IMM,
     complete_recv,
+    enter_error,
     wake_solicited,
 )
 from emulator.roce._emit_kernels import DETH_BYTES, IMM_BYTES
@@ -28,6 +29,7 @@ GRH_OFFSET = 128
 _WITH_IMM = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 _LOCAL_WRITE = int(AccessFlags.LOCAL_WRITE)
 _SUCCESS = int(WcStatus.SUCCESS)
+_LOC_PROT_ERR = int(WcStatus.LOC_PROT_ERR)
 _RECV = int(WcOpcode.RECV)
 _IPV4_BYTES = 20
 _UDP_BYTES = 8
@@ -71,13 +73,18 @@ def on_datagram(
     if get_be(deth, 4) != qp.qkey:
         counters.rx_bad_qkey += 1
         return
+    counters.rx_accepted += 1
     if not take_receive(nic, qp):
         counters.rx_no_receive += 1
         return
     rqe = rqe_at(qp.inbox, 0)
     # Dropped without a word, and the receive stays for the next (CVE-2024-40992).
-    if GRH_BYTES + length > rqe.length or not sges_allowed(nic, qp, rqe, _LOCAL_WRITE):
+    if GRH_BYTES + length > rqe.length:
         counters.rx_too_long += 1
+        return
+    if not sges_allowed(nic, qp, rqe, _LOCAL_WRITE):
+        complete_recv(nic, qp, _LOC_PROT_ERR, _RECV, 0)
+        enter_error(nic, qp)
         return
     payload = deth + DETH_BYTES
     if opcode == _WITH_IMM:

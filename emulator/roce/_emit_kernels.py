@@ -71,13 +71,28 @@ def begin_frame(nic: Any, qp: Any, opcode: int, psn: int, ack_request: bool) -> 
 
 
 @kernel
-def redirect_frame(nic: Any, address: int, wqe: Any) -> None:
+def entropy_port(local_qpn: int, remote_qpn: int) -> int:
+    """UDP source port of a flow, 0xC000 and up, the same from both ends.
+
+    It is Linux's ``rdma_flow_label`` and ``rdma_flow_label_to_udp_sport``.
+    """
+    flow = local_qpn * remote_qpn
+    flow ^= flow >> 20
+    flow ^= flow >> 40
+    flow &= 0xFFFFF
+    return ((flow & 0x3FFF) ^ ((flow & 0xFC000) >> 14)) | 0xC000
+
+
+@kernel
+def redirect_frame(nic: Any, qp: Any, address: int, wqe: Any) -> None:
     """Send the frame that has been begun to where a UD work request says."""
     put_be(address + 5, wqe.ud_qpn, 3)
     frame = frame_at(nic.tx_frames, nic.tx_count)
     frame.dst_hi = wqe.ud_hi
     frame.dst_lo = wqe.ud_lo
     frame.dst_port = wqe.ud_port
+    if nic.source_port == 0:
+        frame.src_port = entropy_port(qp.qpn, wqe.ud_qpn)
     frame.tos = (wqe.ud_traffic_class & 0xFC) | (frame.tos & 3)
 
 

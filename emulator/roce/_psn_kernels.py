@@ -21,6 +21,12 @@ def psn_diff(a: int, b: int) -> int:
 
 
 @kernel
+def psn_span(end: int, start: int) -> int:
+    """How many packets lie from ``start`` to before ``end``, which is not before it."""
+    return (end - start) & PSN_MASK
+
+
+@kernel
 def packets_of(length: int, mtu: int) -> int:
     """Packets of a message; an empty one takes one (IBTA 1.7 section 9.7.2)."""
     if length == 0:

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator.roce._completion_kernels import push_cqe, wc_opcode_of
 from emulator.roce._receive_queue_kernels import copy_rqe
-from emulator.roce.state import MAX_INLINE_BYTES, cq_at, cqe_at, qp_at, rqe_at, srq_at, wqe_at
+from emulator.roce.state import (
+    ARM_NEXT,
+    MAX_INLINE_BYTES,
+    MAX_SGE,
+    cq_at,
+    cqe_at,
+    qp_at,
+    rqe_at,
+    srq_at,
+    wqe_at,
+)
 from kvlane.jit import kernel
 from kvlane.rawmem import copy
-from kvlane.verbs.enums import QpState, SendFlags
+from kvlane.verbs.enums import QpState, SendFlags, WcOpcode, WcStatus
 
 _RESET = int(QpState.RESET)
 _RTS = int(QpState.RTS)
 _SQD = int(QpState.SQD)
+_SQE = int(QpState.SQE)
 _ERR = int(QpState.ERR)
 _INLINE = int(SendFlags.INLINE)
+_FLUSHED = int(WcStatus.WR_FLUSH_ERR)
+_RECV = int(WcOpcode.RECV)
 
 POSTED = 0
 WRONG_STATE = 1
 QUEUE_FULL = 2
 TOO_LONG = 3
+UNSOUND = 4
 OVERRUN = -1
 
 
 @kernel
 def _room_to_send(qp: Any, wanted: int) -> int:
-    if qp.state not in (_RTS, _SQD, _ERR):
+    if qp.state not in (_RTS, _SQD, _SQE, _ERR):
         return WRONG_STATE
     if wanted > qp.sq_size - (qp.sq_tail - qp.sq_head):
         return QUEUE_FULL
@@ -37,7 +52,7 @@ def post_send(nic: Any, index: int, requests: Any) -> int:
     """Append SEND_WR records, all or none; ``POSTED``, ``WRONG_STATE`` or ``QUEUE_FULL``."""
     qp = qp_at(nic.qps, index)
     result = _room_to_send(qp, len(requests))
-    if result != POSTED or qp.state == _ERR:
+    if result != POSTED or qp.state in (_SQE, _ERR):
         return result if result != POSTED else WRONG_STATE
     for i in range(len(requests)):
         request = requests[i]
@@ -112,19 +127,40 @@ def _copy_wqe(wqe: Any, work: Any) -> None:
 
 
 @kernel
+def _is_sound(entry: Any) -> bool:
+    """Do the elements fit their arrays, and make up the length that is said?"""
+    if not 0 <= entry.num_sge <= MAX_SGE:
+        return False
+    total = 0
+    for i in range(entry.num_sge):
+        if entry.sge_length[i] < 0:
+            return False
+        total += entry.sge_length[i]
+    return bool(total == entry.length)
+
+
+@kernel
 def post_work(nic: Any, index: int, works: Any) -> int:
     """Append WQE records with everything a work request can say; results of ``post_send``.
 
     Inline data is read here, by address and without a key, so that its memory is the
-    poster's again on return (IBTA 1.7 section 11.4.1.1).
+    poster's again on return (IBTA 1.7 section 11.4.1.1). In SQE and ERR nothing is carried
+    out: each request is completed in error at once (IBTA 1.7 section 10.3.1.7).
     """
     qp = qp_at(nic.qps, index)
     result = _room_to_send(qp, len(works))
-    if result != POSTED or qp.state == _ERR:
-        return result if result != POSTED else WRONG_STATE
+    if result != POSTED:
+        return result
     for i in range(len(works)):
         if (works[i].send_flags & _INLINE) != 0 and works[i].length > MAX_INLINE_BYTES:
             return TOO_LONG
+        if not _is_sound(works[i]):
+            return UNSOUND
+    if qp.state in (_SQE, _ERR):
+        for i in range(len(works)):
+            opcode = wc_opcode_of(works[i].opcode)
+            push_cqe(nic, qp.send_cq, qp, works[i].wr_id, _FLUSHED, opcode)
+        return POSTED
     for i in range(len(works)):
         work = works[i]
         slot = qp.sq_tail % qp.sq_size
@@ -140,12 +176,19 @@ def post_work(nic: Any, index: int, works: Any) -> int:
 
 @kernel
 def post_receives(nic: Any, index: int, entries: Any) -> int:
-    """Append RQE records to a queue pair, all or none."""
+    """Append RQE records to a queue pair, all or none; in ERR they are flushed at once."""
     qp = qp_at(nic.qps, index)
-    if qp.state in (_RESET, _ERR):
+    if qp.state == _RESET:
         return WRONG_STATE
     if len(entries) > qp.rq_size - (qp.rq_tail - qp.rq_head):
         return QUEUE_FULL
+    for i in range(len(entries)):
+        if not _is_sound(entries[i]):
+            return UNSOUND
+    if qp.state == _ERR:
+        for i in range(len(entries)):
+            push_cqe(nic, qp.recv_cq, qp, entries[i].wr_id, _FLUSHED, _RECV)
+        return POSTED
     for i in range(len(entries)):
         copy_rqe(rqe_at(qp.rq, qp.rq_tail % qp.rq_size), entries[i])
         qp.rq_tail += 1
@@ -159,9 +202,24 @@ def post_srq_receives(nic: Any, index: int, entries: Any) -> int:
     if len(entries) > srq.depth - (srq.tail - srq.head):
         return QUEUE_FULL
     for i in range(len(entries)):
+        if not _is_sound(entries[i]):
+            return UNSOUND
+    for i in range(len(entries)):
         copy_rqe(rqe_at(srq.ring, srq.tail % srq.depth), entries[i])
         srq.tail += 1
     return POSTED
+
+
+@kernel
+def _copy_wc(target: Any, source: Any) -> None:
+    target.wr_id = source.wr_id
+    target.status = source.status
+    target.opcode = source.opcode
+    target.byte_len = source.byte_len
+    target.qp_num = source.qp_num
+    target.src_qp = source.src_qp
+    target.imm = source.imm
+    target.wc_flags = source.wc_flags
 
 
 @kernel
@@ -172,16 +230,7 @@ def poll_cq(nic: Any, index: int, out: Any) -> int:
         return OVERRUN
     count = 0
     while count < len(out) and cq.head < cq.tail:
-        cqe = cqe_at(cq.ring, cq.head % cq.depth)
-        target = out[count]
-        target.wr_id = cqe.wr_id
-        target.status = cqe.status
-        target.opcode = cqe.opcode
-        target.byte_len = cqe.byte_len
-        target.qp_num = cqe.qp_num
-        target.src_qp = cqe.src_qp
-        target.imm = cqe.imm
-        target.wc_flags = cqe.wc_flags
+        _copy_wc(out[count], cqe_at(cq.ring, cq.head % cq.depth))
         cq.head += 1
         count += 1
     return count
@@ -191,9 +240,12 @@ def poll_cq(nic: Any, index: int, out: Any) -> int:
 def arm_cq(nic: Any, index: int, mode: int) -> None:
     """Ask to be told of the next completion (``ARM_NEXT``, ``ARM_SOLICITED``).
 
-    Completions that are there already do not count (IBTA 1.7 section 11.4.2.2).
+    Completions that are there already do not count, and who asks for solicited ones does
+    not take back an earlier wish for any (IBTA 1.7 section 11.4.2.2).
     """
-    cq_at(nic.cqs, index).armed = mode
+    cq = cq_at(nic.cqs, index)
+    if cq.armed != ARM_NEXT:
+        cq.armed = mode
 
 
 @kernel
@@ -221,13 +273,7 @@ def purge_cq(nic: Any, index: int, qpn: int) -> None:
         if source.qp_num == qpn:
             continue
         target = cqe_at(cq.ring, kept % cq.depth)
-        target.wr_id = source.wr_id
-        target.status = source.status
-        target.opcode = source.opcode
-        target.byte_len = source.byte_len
-        target.qp_num = source.qp_num
-        target.src_qp = source.src_qp
-        target.imm = source.imm
-        target.wc_flags = source.wc_flags
+        _copy_wc(target, source)
+        target.time = source.time
         kept += 1
     cq.tail = kept

@@ -168,6 +168,14 @@ def _on_response(nic: Any, qp: Any, opcode: int, address: int, length: int, now:
 
 
 @kernel
+def _has_no_payload(qp: Any, opcode: int) -> bool:
+    """Requests and answers that are all header."""
+    if qp.kind != _RC:
+        return False
+    return opcode == _READ_REQUEST or opcode >= _ACKNOWLEDGE and opcode <= _FETCH_ADD
+
+
+@kernel
 def _payload_bytes(frame: Any, address: int, extension: int) -> int:
     """Payload of a frame by its lengths; negative when they contradict each other.
 
@@ -179,6 +187,20 @@ def _payload_bytes(frame: Any, address: int, extension: int) -> int:
 
 
 @kernel
+def _sends(qp: Any) -> bool:
+    """Is the queue pair in a state in which it has a requester?"""
+    return qp.state in (_RTS, _SQD, _SQE)
+
+
+@kernel
+def _note_congestion(nic: Any, qp: Any, frame: Any) -> None:
+    """A mark on a connection is reported to its sender; a datagram has no rate to reduce."""
+    if nic.ecn != 0 and (frame.tos & 3) == _CONGESTION_EXPERIENCED:
+        counters_at(nic.counters, 0).np_ecn_marked_roce_packets += 1
+        qp.cnp_due = 1
+
+
+@kernel
 def _dispatch(nic: Any, qp: Any, frame: Any, address: int, now: int) -> None:
     """Length and state checks, then to the half of the QP that the opcode is for."""
     counters = counters_at(nic.counters, 0)
@@ -186,37 +208,50 @@ def _dispatch(nic: Any, qp: Any, frame: Any, address: int, now: int) -> None:
     opcode = int(bth[0])
     extension = _extension_bytes(qp, opcode)
     length = _payload_bytes(frame, address, extension)
-    if extension == _UNSUPPORTED or length < 0 or (int(bth[1]) & 15) != 0:
+    if (
+        extension == _UNSUPPORTED
+        or length < 0
+        or (length > 0 and _has_no_payload(qp, opcode))
+        or frame.length % 4 != 0
+        or (int(bth[1]) & 15) != 0
+    ):
         counters.rx_bad_header += 1
         return
-    if nic.ecn != 0 and (frame.tos & 3) == _CONGESTION_EXPERIENCED:
-        counters.np_ecn_marked_roce_packets += 1
-        qp.cnp_due = 1
-    sending = qp.state in (_RTS, _SQD, _SQE)
-    if _is_response(qp, opcode):
-        if sending:
-            _on_response(nic, qp, opcode, address, length, now)
-        else:
-            counters.rx_wrong_state += 1
-    elif not sending and qp.state != _RTR:
+    response = _is_response(qp, opcode)
+    if not _sends(qp) and (response or qp.state != _RTR):
         counters.rx_wrong_state += 1
-    elif qp.kind in (_RC, _UC):
-        _on_connected_request(nic, qp, opcode, address, length)
-    else:
+        return
+    if qp.kind != _RC and qp.kind != _UC:
         solicited = (int(bth[1]) & 0x80) != 0
         on_datagram(nic, qp, frame, opcode, address + BTH_BYTES, length, solicited)
+        return
+    counters.rx_accepted += 1
+    _note_congestion(nic, qp, frame)
+    if response:
+        _on_response(nic, qp, opcode, address, length, now)
+    else:
+        _on_connected_request(nic, qp, opcode, address, length)
 
 
 @kernel
 def _on_cnp(nic: Any, qp: Any, frame: Any, now: int) -> None:
     """A congestion notification: for the rate of the QP that it names, and no PSN."""
     counters = counters_at(nic.counters, 0)
-    if frame.length != BTH_BYTES + _CNP_PAYLOAD_BYTES + ICRC_BYTES or qp.state != _RTS:
+    if frame.length != BTH_BYTES + _CNP_PAYLOAD_BYTES + ICRC_BYTES:
         counters.rx_bad_header += 1
+    elif not _sends(qp) and qp.state != _RTR:
+        counters.rx_wrong_state += 1
     elif slow_down(qp, now):
         counters.rp_cnp_handled += 1
     else:
         counters.rp_cnp_ignored += 1
+
+
+@kernel
+def _same_partition(theirs: int, ours: int) -> bool:
+    """Equal but for the top bit, membership; two limited members may not talk to each other
+    (IBTA 1.7 section 10.9.3)."""
+    return bool(((theirs ^ ours) & 0x7FFF) == 0 and ((theirs | ours) & 0x8000) != 0)
 
 
 @kernel
@@ -233,8 +268,7 @@ def _receive_frame(nic: Any, frame: Any, address: int, now: int) -> None:
         counters.rx_unknown_qp += 1
         return
     qp = qp_at(nic.qps, index)
-    # Membership is the top bit; the rest must agree (IBTA 1.7 section 10.9.3).
-    if ((get_be(address + 2, 2) ^ qp.pkey) & 0x7FFF) != 0:
+    if not _same_partition(get_be(address + 2, 2), qp.pkey):
         counters.rx_bad_pkey += 1
     elif get_be(address, 1) == _CNP:
         _on_cnp(nic, qp, frame, now)
@@ -245,6 +279,7 @@ def _receive_frame(nic: Any, frame: Any, address: int, now: int) -> None:
 @kernel
 def receive_burst(nic: Any, frames: int, arena: int, count: int, now: int) -> None:
     """Take ``count`` frames described at address ``frames``, whose bytes lie at ``arena``."""
+    nic.now = now
     counters = counters_at(nic.counters, 0)
     for i in range(count):
         frame = frame_at(frames, i)

@@ -22,7 +22,7 @@ from emulator.roce._emit_kernels import (
 from emulator.roce._event_kernels import push_event
 from emulator.roce._memory_kernels import gather, sges_allowed
 from emulator.roce._pacing_kernels import paced_until, spend_pace
-from emulator.roce._psn_kernels import packets_of, psn_add, psn_diff
+from emulator.roce._psn_kernels import packets_of, psn_add, psn_diff, psn_span
 from emulator.roce._window_kernels import bind_window, invalidate_window
 from emulator.roce.state import counters_at, wqe_at
 from emulator.wire.opcode import Opcode, Transport
@@ -40,6 +40,7 @@ from kvlane.verbs.enums import (
 _READ = int(WrOpcode.RDMA_READ)
 _WRITE = int(WrOpcode.RDMA_WRITE)
 _WRITE_IMM = int(WrOpcode.RDMA_WRITE_WITH_IMM)
+_SEND = int(WrOpcode.SEND)
 _SEND_IMM = int(WrOpcode.SEND_WITH_IMM)
 _SEND_INV = int(WrOpcode.SEND_WITH_INV)
 _CMP_SWAP = int(WrOpcode.ATOMIC_CMP_AND_SWP)
@@ -80,7 +81,11 @@ _UD_SEND_ONLY = int(Opcode.UD_SEND_ONLY)
 _UD_SEND_ONLY_IMM = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 _TO_UC = int(Transport.UC)
 
+_WORD_BYTES = 8
 _MAX_MESSAGE_BYTES = 1 << 31
+_MAX_PACKETS = (1 << 23) - 1
+"""Half of the PSN space: more could not be told from the past (IBTA 1.7 section 9.7.1).
+It is short of 2 GiB only at an MTU of 256, by one packet."""
 _ACK_EVERY = 32
 """Packets between requests for an acknowledgement inside a long message."""
 _MAX_BACKOFF = 4
@@ -101,9 +106,13 @@ def is_local(opcode: int) -> bool:
 
 @kernel
 def arm_ack_timer(qp: Any, now: int) -> None:
-    """Start waiting for an acknowledgement, or stop when nothing is outstanding."""
+    """Start waiting for an acknowledgement, or stop when none has been asked for.
+
+    A message that is still being sent, slowly perhaps, is not late (IBTA 1.7 9.9.2.1.1).
+    """
     qp.ack_deadline = 0
-    if qp.ack_timeout_ns > 0 and psn_diff(qp.tx_psn, qp.una_psn) > 0:
+    asked = psn_span(qp.asked_psn, qp.una_psn)
+    if qp.ack_timeout_ns > 0 and 0 < asked <= psn_span(qp.tx_psn, qp.una_psn):
         backoff = min(_MAX_BACKOFF, 1 << min(8, max(0, qp.retry_count - qp.retries_left)))
         qp.ack_deadline = now + qp.ack_timeout_ns * backoff
 
@@ -131,17 +140,25 @@ def complete_local(nic: Any, qp: Any) -> None:
 def go_back(qp: Any, psn: int) -> None:
     """Transmit again from ``psn``, which a WQE between head and next holds."""
     outstanding = 0
+    read_packets = 0
     index = qp.sq_head
     while index < qp.sq_tail:
         wqe = wqe_at(qp.sq, index % qp.sq_size)
-        if wqe.assigned == 0 or psn_diff(psn, wqe.last_psn) <= 0:
+        # By offsets from its start: a long message may end more than half the PSNs away.
+        if wqe.assigned == 0 or psn_diff(psn, wqe.first_psn) <= psn_diff(
+            wqe.last_psn, wqe.first_psn
+        ):
             break
         if wants_response(wqe.opcode):
             outstanding += 1
+            read_packets += psn_diff(wqe.last_psn, wqe.first_psn) + 1
         index += 1
     qp.sq_next = index
     qp.tx_psn = psn
+    qp.asked_psn = psn
+    qp.ack_deadline = 0
     qp.rd_outstanding = outstanding
+    qp.read_packets = read_packets
     while index < qp.sq_tail:
         wqe = wqe_at(qp.sq, index % qp.sq_size)
         if wqe.assigned == 0:
@@ -165,13 +182,19 @@ def check_ack_timer(nic: Any, qp: Any, now: int) -> None:
     """Go back to the oldest unacknowledged packet when its time is up."""
     if qp.ack_deadline == 0 or now < qp.ack_deadline:
         return
-    if psn_diff(qp.tx_psn, qp.una_psn) <= 0:
-        qp.ack_deadline = 0
-        return
     counters_at(nic.counters, 0).local_ack_timeout_err += 1
     if spend_retry(nic, qp):
-        arm_ack_timer(qp, now)  # armed even if a full burst delays the retransmission itself
         go_back(qp, qp.una_psn)
+
+
+@kernel
+def _speaks(qp: Any, opcode: int) -> bool:
+    """Does this kind of queue pair carry such work (IBTA 1.7 section 9.8, table 38)?"""
+    if wants_response(opcode):
+        return bool(qp.kind == _RC and qp.max_rd_atomic > 0)
+    if qp.kind == _UD:
+        return opcode in (_SEND, _SEND_IMM)
+    return bool(qp.kind == _RC or opcode != _SEND_INV)
 
 
 @kernel
@@ -179,11 +202,13 @@ def _local_fault(qp: Any, wqe: Any, allowed: bool) -> int:
     """Why a work request cannot be carried out by this queue pair, as a WC status; else 0."""
     if not allowed:
         return _LOC_PROT_ERR
-    if wqe.length > _MAX_MESSAGE_BYTES or (qp.kind == _UD and wqe.length > qp.mtu):
+    if not 0 <= wqe.length <= _MAX_MESSAGE_BYTES or (qp.kind == _UD and wqe.length > qp.mtu):
         return _LOC_LEN_ERR
-    if qp.kind != _RC and wants_response(wqe.opcode):
-        return _LOC_QP_OP_ERR
-    return _SUCCESS
+    if packets_of(wqe.length, qp.mtu) > _MAX_PACKETS:
+        return _LOC_LEN_ERR
+    if wqe.opcode in (_CMP_SWAP, _FETCH_ADD) and wqe.length < _WORD_BYTES:
+        return _LOC_LEN_ERR
+    return _SUCCESS if _speaks(qp, wqe.opcode) else _LOC_QP_OP_ERR
 
 
 @kernel
@@ -218,13 +243,13 @@ def _may_transmit(qp: Any, wqe: Any) -> bool:
     """Window and READ limits. A message larger than the window still goes, alone."""
     if (wqe.send_flags & _FENCE) != 0 and qp.rd_outstanding > 0 and wqe.sent == 0:
         return False
-    outstanding = psn_diff(qp.tx_psn, qp.una_psn)
+    outstanding = psn_span(qp.tx_psn, qp.una_psn)
     if wants_response(wqe.opcode):
         if qp.rd_outstanding >= qp.max_rd_atomic:
             return False
         packets = psn_diff(wqe.last_psn, qp.tx_psn) + 1
-        return bool(outstanding <= 0 or outstanding + packets <= qp.read_window)
-    return bool(outstanding < qp.window)
+        return bool(qp.read_packets == 0 or qp.read_packets + packets <= qp.read_window)
+    return bool(outstanding - qp.read_packets < qp.window)
 
 
 @kernel
@@ -256,7 +281,9 @@ def _emit_read_request(nic: Any, qp: Any, wqe: Any) -> None:
         wqe.length - wqe.received,
     )
     finish_frame(nic, address, BTH_BYTES + RETH_BYTES, 0)
+    qp.read_packets += psn_diff(wqe.last_psn, qp.tx_psn) + 1
     qp.tx_psn = psn_add(wqe.last_psn, 1)
+    qp.asked_psn = qp.tx_psn
     qp.rd_outstanding += 1
     qp.sq_next += 1
 
@@ -273,7 +300,9 @@ def _emit_atomic(nic: Any, qp: Any, wqe: Any) -> None:
     put_be(header + 12, wqe.swap if compares else wqe.compare_add, 8)
     put_be(header + 20, wqe.compare_add if compares else 0, 8)
     finish_frame(nic, address, BTH_BYTES + ATOMIC_ETH_BYTES, 0)
+    qp.read_packets += 1
     qp.tx_psn = psn_add(qp.tx_psn, 1)
+    qp.asked_psn = qp.tx_psn
     qp.rd_outstanding += 1
     qp.sq_next += 1
 
@@ -309,7 +338,7 @@ def _emit_data(nic: Any, qp: Any, wqe: Any) -> bool:
     first = wqe.sent == 0
     last = qp.tx_psn == wqe.last_psn
     opcode = _data_opcode(qp, wqe, first, last)
-    closes_window = psn_diff(qp.tx_psn, qp.una_psn) + 1 >= qp.window
+    closes_window = psn_span(qp.tx_psn, qp.una_psn) - qp.read_packets + 1 >= qp.window
     ack_request = qp.kind == _RC and (last or closes_window or qp.tx_psn % _ACK_EVERY == 0)
     address = begin_frame(nic, qp, opcode, qp.tx_psn, ack_request)
     header = BTH_BYTES
@@ -326,6 +355,8 @@ def _emit_data(nic: Any, qp: Any, wqe: Any) -> bool:
     finish_frame(nic, address, header, payload)
     wqe.sent += 1
     qp.tx_psn = psn_add(qp.tx_psn, 1)
+    if ack_request:
+        qp.asked_psn = qp.tx_psn
     if last:
         qp.sq_next += 1
     return True
@@ -337,7 +368,7 @@ def _emit_datagram(nic: Any, qp: Any, wqe: Any) -> bool:
     with_imm = wqe.opcode == _SEND_IMM
     opcode = _UD_SEND_ONLY_IMM if with_imm else _UD_SEND_ONLY
     address = begin_frame(nic, qp, opcode, qp.tx_psn, False)
-    redirect_frame(nic, address, wqe)
+    redirect_frame(nic, qp, address, wqe)
     header = BTH_BYTES
     # The sender's Q_Key when the work request's has its high bit set (IBTA 1.7 10.2.5).
     qkey = qp.qkey if (wqe.ud_qkey >> 31) & 1 else wqe.ud_qkey
@@ -371,18 +402,22 @@ def _emit(nic: Any, qp: Any, wqe: Any) -> bool:
         # Whatever of it is under way, its memory is gone: this ends the queue pair.
         fail_send(nic, qp, _LOC_PROT_ERR)
         return False
-    if qp.kind != _RC and qp.sq_next > qp.sq_head:
+    if qp.kind != _RC:
         qp.una_psn = qp.tx_psn  # nobody acknowledges it: sent is done
-        complete_send(nic, qp, _SUCCESS)
+        if qp.sq_next > qp.sq_head:
+            complete_send(nic, qp, _SUCCESS)
     return True
 
 
 @kernel
 def _tell_drained(nic: Any, qp: Any) -> None:
-    """In SQD, once nothing is outstanding, the consumer is told (IBTA 1.7 10.3.1.5)."""
-    if qp.state == _SQD and qp.drain_notify != 0 and psn_diff(qp.tx_psn, qp.una_psn) <= 0:
-        qp.drain_notify = 0
-        push_event(nic, _SQ_DRAINED, qp.qpn)
+    """In SQD, once no begun work is left, the consumer is told (IBTA 1.7 10.3.1.5)."""
+    if qp.state != _SQD or qp.drain_notify == 0:
+        return
+    if qp.sq_head < qp.sq_tail and wqe_at(qp.sq, qp.sq_head % qp.sq_size).assigned != 0:
+        return
+    qp.drain_notify = 0
+    push_event(nic, _SQ_DRAINED, qp.qpn)
 
 
 @kernel
@@ -397,7 +432,8 @@ def transmit_requests(nic: Any, qp: Any, now: int, quota: int) -> int:
         wqe = wqe_at(qp.sq, qp.sq_next % qp.sq_size)
         if qp.state == _SQD and wqe.assigned == 0:
             break
-        if now < paced_until(qp, now):
+        if now < paced_until(qp):
+            qp.pace_wait = paced_until(qp)
             break
         if wqe.assigned == 0 and not _assign(nic, qp, wqe):
             break
@@ -409,13 +445,14 @@ def transmit_requests(nic: Any, qp: Any, now: int, quota: int) -> int:
             continue
         if not _may_transmit(qp, wqe):
             break
-        if psn_diff(qp.tx_psn, qp.high_psn) < 0:
+        fresh = qp.tx_psn == qp.high_psn
+        if not fresh:
             counters_at(nic.counters, 0).retransmitted_packets += 1
         before = nic.tx_bytes
         if not _emit(nic, qp, wqe):
             break
         spend_pace(qp, nic.tx_bytes - before, now)
-        if psn_diff(qp.tx_psn, qp.high_psn) > 0:
+        if fresh:
             qp.high_psn = qp.tx_psn
         emitted += 1
     if emitted > 0 and qp.ack_deadline == 0:

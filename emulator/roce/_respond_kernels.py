@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.roce._byte_kernels import put_be
-from emulator.roce._completion_kernels import stop_answering
+from emulator.roce._completion_kernels import enter_error, stop_answering
 from emulator.roce._emit_kernels import (
     AETH_BYTES,
     ATOMIC_ACK_BYTES,
@@ -15,14 +15,16 @@ from emulator.roce._emit_kernels import (
     has_room,
     put_aeth,
 )
+from emulator.roce._event_kernels import push_event
 from emulator.roce._memory_kernels import host_address
+from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import psn_add
 from emulator.roce.state import ANSWER_NONE, MAX_READ_JOBS, counters_at, frame_at, job_at
 from emulator.wire.aeth import NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at, copy
-from kvlane.verbs.enums import AccessFlags
+from kvlane.verbs.enums import AccessFlags, EventType
 
 _ACKNOWLEDGE = int(Opcode.RC_ACKNOWLEDGE)
 _ATOMIC_ACKNOWLEDGE = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
@@ -30,13 +32,14 @@ _FIRST = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _MIDDLE = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
 _LAST = int(Opcode.RC_RDMA_READ_RESPONSE_LAST)
 _ONLY = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
+_QP_ACCESS_ERR = int(EventType.QP_ACCESS_ERR)
 _CNP = int(Opcode.CNP)
 _REMOTE_READ = int(AccessFlags.REMOTE_READ)
 _ACK_NO_CREDITS = 0x1F
 _NAK_ACCESS = 0x60 | int(NakCode.REMOTE_ACCESS_ERROR)
 _CNP_PAYLOAD_BYTES = 16
-_CNP_TOS = 48 << 2
-"""DSCP 48, ConnectX's default for notifications."""
+_CNP_TOS = (48 << 2) | 2
+"""DSCP 48 and ECT(0), as ConnectX marks its notifications."""
 _BECN = 0x40
 
 
@@ -63,18 +66,34 @@ def _response_opcode(first: bool, last: bool) -> int:
 
 
 @kernel
-def _emit_read_response(nic: Any, qp: Any, job: Any) -> bool:
-    """The next packet of a READ's data; False when its region has gone meanwhile."""
+def _stop_response(nic: Any, qp: Any, job: Any) -> None:
+    """The region of a READ has gone while it was being answered.
+
+    A NAK may stand in the middle of a response (IBTA 1.7 section 9.7.5.2.4) and ends the
+    connection like any access fault. A repeated READ is only dropped: if it is still
+    wanted it comes again and is refused then.
+    """
+    if job.repeated != 0:
+        end_job(qp, job)
+        return
+    counters_at(nic.counters, 0).resp_remote_access_errors += 1
+    _emit_acknowledge(nic, qp, job.psn, _NAK_ACCESS)
+    stop_answering(qp)
+    push_event(nic, _QP_ACCESS_ERR, qp.qpn)
+    enter_error(nic, qp)
+
+
+@kernel
+def _emit_read_response(nic: Any, qp: Any, job: Any) -> None:
+    """The next packet of a READ's data."""
     payload = min(qp.mtu, job.left)
     last = job.psn == job.last_psn
     source = 0
     if payload > 0:
         source = host_address(nic, qp, job.rkey, job.addr, payload, _REMOTE_READ)
         if source == 0:
-            # A NAK may stand in the middle of a response (IBTA 1.7 section 9.7.5.2.4).
-            counters_at(nic.counters, 0).resp_remote_access_errors += 1
-            _emit_acknowledge(nic, qp, job.psn, _NAK_ACCESS)
-            return False
+            _stop_response(nic, qp, job)
+            return
     opcode = _response_opcode(job.started == 0, last)
     address = begin_frame(nic, qp, opcode, job.psn, False)
     header = BTH_BYTES
@@ -89,7 +108,6 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> bool:
     job.left -= payload
     if last:
         end_job(qp, job)
-    return True
 
 
 @kernel
@@ -106,6 +124,7 @@ def _emit_cnp(nic: Any, qp: Any, now: int) -> None:
     """Tell the sender that its packets met congestion (IBTA 1.7 annex A17.9.3)."""
     address = begin_frame(nic, qp, _CNP, 0, False)
     bth = bytes_at(address, BTH_BYTES)
+    bth[1] = 0  # ConnectX leaves MigReq out of these
     bth[4] = _BECN
     put_be(address + BTH_BYTES, 0, 8)
     put_be(address + BTH_BYTES + 8, 0, 8)
@@ -129,11 +148,16 @@ def transmit_answers(nic: Any, qp: Any, now: int, quota: int) -> int:
         if emitted >= quota or not has_room(nic):
             return emitted
         job = job_at(qp.jobs, qp.job_head % MAX_READ_JOBS)
+        if job.atomic == 0 and now < paced_until(qp):
+            qp.pace_wait = paced_until(qp)
+            return emitted
         emitted += 1
         if job.atomic != 0:
             _emit_atomic_response(nic, qp, job)
-        elif not _emit_read_response(nic, qp, job):
-            stop_answering(qp)
+        else:
+            before = nic.tx_bytes
+            _emit_read_response(nic, qp, job)
+            spend_pace(qp, nic.tx_bytes - before, now)
     if qp.answer != ANSWER_NONE and has_room(nic):
         _emit_acknowledge(nic, qp, qp.answer_psn, qp.answer_syndrome)
         qp.answer = ANSWER_NONE

@@ -27,6 +27,7 @@ from emulator.roce.state import (
     INBOUND_SEND,
     INBOUND_SKIP,
     INBOUND_WRITE,
+    JOB_BYTES,
     MAX_RD_ATOMIC,
     MAX_READ_JOBS,
     atomic_result_at,
@@ -173,10 +174,16 @@ def _not_ready(nic: Any, qp: Any, psn: int) -> None:
 
 @kernel
 def _receive_fault(nic: Any, qp: Any, psn: int, status: int, syndrome: int) -> None:
-    """The posted receive cannot take the message."""
-    if qp.kind == _RC:
+    """The posted receive cannot take the message.
+
+    UC drops what is too long, and keeps the receive; a receive that cannot be written is the
+    owner's fault and ends either kind of queue pair.
+    """
+    if qp.kind == _RC or status == _LOC_PROT_ERR:
         complete_recv(nic, qp, status, _RECV, 0)
     _refuse(nic, qp, psn, syndrome)
+    if qp.kind != _RC and status == _LOC_PROT_ERR:
+        enter_error(nic, qp)
 
 
 @kernel
@@ -312,19 +319,33 @@ def take_data(
 
 
 @kernel
-def _new_job(qp: Any, repeated: bool) -> bool:
-    """Take the next place of the job ring; False when there is none for such a request."""
-    repeated_jobs = qp.job_tail - qp.job_head - qp.new_jobs
+def _may_queue(qp: Any, repeated: bool) -> bool:
+    """Is there a place in the job ring for one more such request?"""
     if repeated:
-        if repeated_jobs >= MAX_READ_JOBS - MAX_RD_ATOMIC:
-            return False
-    else:
-        if qp.new_jobs >= qp.max_dest_rd_atomic:
-            return False
-        qp.new_jobs += 1
-    job_at(qp.jobs, qp.job_tail % MAX_READ_JOBS).repeated = 1 if repeated else 0
+        repeated_jobs = qp.job_tail - qp.job_head - qp.new_jobs
+        return bool(repeated_jobs < MAX_READ_JOBS - MAX_RD_ATOMIC)
+    return bool(qp.new_jobs < qp.max_dest_rd_atomic)
+
+
+@kernel
+def _new_job(qp: Any, psn: int, repeated: bool) -> Any:
+    """A place in the job ring, in the order of PSNs: a repeated request goes before what
+    the requester cannot use without it. The caller knows that there is one."""
+    index = qp.job_tail
+    while repeated and index > qp.job_head:
+        if psn_diff(job_at(qp.jobs, (index - 1) % MAX_READ_JOBS).psn, psn) < 0:
+            break
+        target = qp.jobs + index % MAX_READ_JOBS * JOB_BYTES
+        copy(target, qp.jobs + (index - 1) % MAX_READ_JOBS * JOB_BYTES, JOB_BYTES)
+        index -= 1
     qp.job_tail += 1
-    return True
+    if not repeated:
+        qp.new_jobs += 1
+    job = job_at(qp.jobs, index % MAX_READ_JOBS)
+    job.repeated = 1 if repeated else 0
+    job.psn = psn
+    job.started = 0
+    return job
 
 
 @kernel
@@ -334,12 +355,15 @@ def _queue_read(qp: Any, psn: int, addr: int, rkey: int, length: int, repeated: 
     index = qp.job_head
     while index < qp.job_tail:
         job = job_at(qp.jobs, index % MAX_READ_JOBS)
-        if psn_diff(psn, job.last_psn) <= 0 and psn_diff(psn_add(psn, packets), job.psn) > 0:
+        if psn_diff(psn, job.last_psn) <= 0 and psn_diff(psn_add(psn, packets - 1), job.psn) >= 0:
             break
         index += 1
-    if index == qp.job_tail and not _new_job(qp, repeated):
+    if index < qp.job_tail:
+        job = job_at(qp.jobs, index % MAX_READ_JOBS)
+    elif _may_queue(qp, repeated):
+        job = _new_job(qp, psn, repeated)
+    else:
         return False
-    job = job_at(qp.jobs, index % MAX_READ_JOBS)
     job.psn = psn
     job.last_psn = psn_add(psn, packets - 1)
     job.addr = addr
@@ -348,6 +372,16 @@ def _queue_read(qp: Any, psn: int, addr: int, rkey: int, length: int, repeated: 
     job.started = 0
     job.atomic = 0
     return True
+
+
+@kernel
+def _refuse_repeated(qp: Any, psn: int, syndrome: int) -> None:
+    """A repeated READ whose region has gone. The connection lives on: the repetition may be
+    the network's, and a requester that has its data takes the NAK for a ghost."""
+    if qp.answer == ANSWER_NONE and qp.job_head == qp.job_tail:
+        qp.answer = ANSWER_NAK
+        qp.answer_psn = psn
+        qp.answer_syndrome = syndrome
 
 
 @kernel
@@ -369,7 +403,10 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
         (qp.access & _REMOTE_READ) == 0
         or host_address(nic, qp, rkey, addr, length, _REMOTE_READ) == 0
     ):
-        _refuse(nic, qp, psn, _NAK_ACCESS)
+        if duplicate:
+            _refuse_repeated(qp, psn, _NAK_ACCESS)
+        else:
+            _refuse(nic, qp, psn, _NAK_ACCESS)
         return 0
     if not _queue_read(qp, psn, addr, rkey, length, duplicate):
         if not duplicate:
@@ -381,19 +418,15 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
 
 
 @kernel
-def _queue_atomic(qp: Any, psn: int, value: int, repeated: bool) -> bool:
-    """Remember to answer an atomic with its original value."""
-    index = qp.job_tail
-    if not _new_job(qp, repeated):
-        return False
-    job = job_at(qp.jobs, index % MAX_READ_JOBS)
-    job.psn = psn
+def _queue_atomic(qp: Any, psn: int, value: int, repeated: bool) -> None:
+    """Remember to answer an atomic with its original value; dropped when there is no place."""
+    if not _may_queue(qp, repeated):
+        return
+    job = _new_job(qp, psn, repeated)
     job.last_psn = psn
     job.left = 0
-    job.started = 0
     job.atomic = 1
     job.value = value
-    return True
 
 
 @kernel
@@ -409,7 +442,7 @@ def take_atomic(nic: Any, qp: Any, operation: int, psn: int, header: int) -> boo
     if target == 0:
         _refuse(nic, qp, psn, _NAK_ACCESS)
         return False
-    if qp.new_jobs >= qp.max_dest_rd_atomic:
+    if not _may_queue(qp, False):
         _refuse(nic, qp, psn, _NAK_INVALID)
         return False
     value = execute_atomic(
@@ -446,14 +479,62 @@ def _order_holds(nic: Any, qp: Any, operation: int, psn: int, extension: int) ->
         return False
     if ahead > 0:
         counters_at(nic.counters, 0).out_of_sequence += 1
+        if qp.nak_sent == 0 or psn_diff(psn, qp.ahead_psn) > 0:
+            qp.ahead_psn = psn
         if qp.nak_sent == 0:
             _owe_nak(qp, qp.expected_psn, _NAK_PSN)
         return False
-    if qp.nak_sent != 0:
-        # What was missing is here: a NAK not yet sent would ask for it again.
-        qp.nak_sent = 0
-        if qp.answer == ANSWER_NAK:
-            qp.answer = ANSWER_NONE
+    return True
+
+
+@kernel
+def _gap_closes(qp: Any) -> bool:
+    """The missing packet is here; True when what came too early has not been asked for again.
+
+    A NAK that is not sent yet would ask for the packet that has just arrived.
+    """
+    if qp.nak_sent == 0:
+        return False
+    qp.nak_sent = 0
+    if qp.answer != ANSWER_NAK:
+        return False
+    qp.answer = ANSWER_NONE
+    return bool(qp.answer_syndrome == _NAK_PSN)
+
+
+@kernel
+def _ask_for_dropped(qp: Any) -> None:
+    """Ask for the packets that came too early, were dropped, and nobody will send by himself."""
+    if qp.kind == _RC and psn_diff(qp.ahead_psn, qp.expected_psn) >= 0:
+        _owe_nak(qp, qp.expected_psn, _NAK_PSN)
+
+
+@kernel
+def _execute(
+    nic: Any, qp: Any, operation: int, psn: int, extension: int, length: int, bits: int
+) -> bool:
+    """Carry out the expected request packet; False when it was refused."""
+    counters = counters_at(nic.counters, 0)
+    packets = 1
+    if operation == _READ_REQUEST:
+        counters.rx_read_requests += 1
+        packets = take_read(nic, qp, psn, extension, False)
+        if packets == 0:
+            return False
+    elif operation in (_COMPARE_SWAP, _FETCH_ADD):
+        counters.rx_atomic_requests += 1
+        if not take_atomic(nic, qp, operation, psn, extension):
+            return False
+    else:
+        if _kind(operation) == INBOUND_WRITE and is_first(operation):
+            counters.rx_write_requests += 1
+        if not take_data(nic, qp, operation, psn, extension, length, (bits & 2) != 0):
+            return False
+        if (bits & 1) != 0 or qp.inbound == INBOUND_NONE:
+            owe_ack(qp, psn)
+    qp.expected_psn = psn_add(psn, packets)
+    if qp.inbound == INBOUND_NONE:
+        qp.msn = (qp.msn + 1) & 0xFFFFFF
     return True
 
 
@@ -467,29 +548,9 @@ def on_rc_request(
     """
     if not _order_holds(nic, qp, operation, psn, extension):
         return
-    counters = counters_at(nic.counters, 0)
-    if operation == _READ_REQUEST:
-        counters.rx_read_requests += 1
-        packets = take_read(nic, qp, psn, extension, False)
-        if packets > 0:
-            qp.msn = (qp.msn + 1) & 0xFFFFFF
-            qp.expected_psn = psn_add(psn, packets)
-        return
-    if operation in (_COMPARE_SWAP, _FETCH_ADD):
-        counters.rx_atomic_requests += 1
-        if take_atomic(nic, qp, operation, psn, extension):
-            qp.msn = (qp.msn + 1) & 0xFFFFFF
-            qp.expected_psn = psn_add(psn, 1)
-        return
-    if _kind(operation) == INBOUND_WRITE and is_first(operation):
-        counters.rx_write_requests += 1
-    if not take_data(nic, qp, operation, psn, extension, length, (bits & 2) != 0):
-        return
-    qp.expected_psn = psn_add(psn, 1)
-    if qp.inbound == INBOUND_NONE:
-        qp.msn = (qp.msn + 1) & 0xFFFFFF
-    if (bits & 1) != 0 or qp.inbound == INBOUND_NONE:
-        owe_ack(qp, psn)
+    unasked = _gap_closes(qp)
+    if _execute(nic, qp, operation, psn, extension, length, bits) and unasked:
+        _ask_for_dropped(qp)
 
 
 @kernel

@@ -24,6 +24,7 @@ NEVER = 1 << 62
 @kernel
 def transmit_burst(nic: Any, now: int) -> int:
     """Fill the empty burst of ``nic``; return the number of frames in it."""
+    nic.now = now
     nic.tx_count = 0
     nic.tx_bytes = 0
     for step in range(nic.qp_high):
@@ -33,6 +34,7 @@ def transmit_burst(nic: Any, now: int) -> int:
         qp = qp_at(nic.qps, index)
         if qp.in_use == 0:
             continue
+        qp.pace_wait = 0
         # A NAK that put this QP in error must still go out.
         transmit_answers(nic, qp, now, _QUOTA)
         if qp.state in (_RTS, _SQD):
@@ -51,7 +53,9 @@ def next_deadline(nic: Any) -> int:
         qp = qp_at(nic.qps, index)
         if qp.in_use == 0:
             continue
-        if qp.answer != ANSWER_NONE or qp.job_head < qp.job_tail:
+        if qp.job_head < qp.job_tail:
+            earliest = min(earliest, qp.pace_wait)
+        elif qp.answer != ANSWER_NONE:
             return 0
         if qp.ack_deadline != 0:
             earliest = min(earliest, qp.ack_deadline)
@@ -59,6 +63,6 @@ def next_deadline(nic: Any) -> int:
             earliest = min(earliest, qp.rnr_deadline)
         if qp.cnp_due != 0:
             earliest = min(earliest, qp.cnp_time + nic.cnp_interval_ns)
-        if qp.pace_time != 0 and qp.sq_next < qp.sq_tail:
-            earliest = min(earliest, qp.pace_time)
+        if qp.pace_wait != 0:
+            earliest = min(earliest, qp.pace_wait)
     return int(earliest)

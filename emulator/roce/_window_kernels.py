@@ -68,8 +68,10 @@ def bind_window(nic: Any, qp: Any, wqe: Any) -> bool:
         mr = mr_at(nic.mrs, wqe.mw_lkey >> 8)
         window.host_addr = mr.host_addr + (wqe.mw_addr - mr.addr)
         window.addr = 0 if (wqe.mw_access & _ZERO_BASED) != 0 else wqe.mw_addr
+        window.region = mr.key
     else:
         window.access = 0
+        window.region = 0
     return True
 
 
@@ -85,4 +87,5 @@ def invalidate_window(nic: Any, qp: Any, key: int) -> bool:
     window.access = 0
     window.length = 0
     window.qpn = 0
+    window.region = 0
     return True

@@ -111,9 +111,7 @@ REQUIRED: dict[tuple[QpState, QpState], dict[QpType, QpMask]] = {
 }
 """Attributes without which a transition is refused (IBTA 1.7 section 11.2.5.2, table 91)."""
 
-_CONNECTED_OPTIONAL = (
-    _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PKEY_INDEX | _M.PATH_MIG_STATE | _M.MIN_RNR_TIMER
-)
+_CONNECTED_OPTIONAL = _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PATH_MIG_STATE | _M.MIN_RNR_TIMER
 OPTIONAL: dict[tuple[QpState, QpState], dict[QpType, QpMask]] = {
     (QpState.INIT, QpState.INIT): {
         QpType.RC: _M.PKEY_INDEX | _M.PORT | _M.ACCESS_FLAGS,
@@ -131,13 +129,14 @@ OPTIONAL: dict[tuple[QpState, QpState], dict[QpType, QpMask]] = {
         QpType.UD: _M.QKEY,
     },
     (QpState.RTS, QpState.RTS): {
-        QpType.RC: _CONNECTED_OPTIONAL & ~_M.PKEY_INDEX,
-        QpType.UC: _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PATH_MIG_STATE,
+        QpType.RC: _CONNECTED_OPTIONAL,
+        QpType.UC: _CONNECTED_OPTIONAL & ~_M.MIN_RNR_TIMER,
         QpType.UD: _M.QKEY,
     },
     (QpState.RTS, QpState.SQD): dict.fromkeys(QpType, _M.EN_SQD_ASYNC_NOTIFY),
     (QpState.SQD, QpState.SQD): {
         QpType.RC: _CONNECTED_OPTIONAL
+        | _M.PKEY_INDEX
         | _M.PORT
         | _M.AV
         | _M.TIMEOUT
@@ -145,12 +144,12 @@ OPTIONAL: dict[tuple[QpState, QpState], dict[QpType, QpMask]] = {
         | _M.RNR_RETRY
         | _M.MAX_QP_RD_ATOMIC
         | _M.MAX_DEST_RD_ATOMIC,
-        QpType.UC: _CONNECTED_OPTIONAL & ~_M.MIN_RNR_TIMER | _M.AV,
+        QpType.UC: _CONNECTED_OPTIONAL & ~_M.MIN_RNR_TIMER | _M.PKEY_INDEX | _M.AV,
         QpType.UD: _M.PKEY_INDEX | _M.QKEY,
     },
     (QpState.SQD, QpState.RTS): {
-        QpType.RC: _CONNECTED_OPTIONAL & ~_M.PKEY_INDEX,
-        QpType.UC: _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PATH_MIG_STATE,
+        QpType.RC: _CONNECTED_OPTIONAL,
+        QpType.UC: _CONNECTED_OPTIONAL & ~_M.MIN_RNR_TIMER,
         QpType.UD: _M.QKEY,
     },
     (QpState.SQE, QpState.RTS): {

@@ -6,10 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from emulator.roce._queue_kernels import OVERRUN, arm_cq, poll_cq, post_srq_receives
-from emulator.roce.state import CQ, RQE, SRQ
+from emulator.roce._queue_kernels import (
+    OVERRUN,
+    QUEUE_FULL,
+    UNSOUND,
+    arm_cq,
+    poll_cq,
+    post_srq_receives,
+)
+from emulator.roce.state import CQ, CQE, MAX_SGE, RQE, SRQ
 from kvlane.errors import CapacityError, QueueFullError, VerbsError
-from kvlane.verbs.records import WC, RecordArray, new_records
+from kvlane.verbs.records import RecordArray, new_records
 
 
 class CqTable:
@@ -39,17 +46,24 @@ class CqTable:
 
     def resize(self, index: int, depth: int) -> None:
         """Change the depth; ``VerbsError`` when more completions are waiting than fit."""
-        waiting = new_records(WC, max(1, self.fill(index)))
-        if self.fill(index) > depth:
-            raise VerbsError(f"{self.fill(index)} completions are waiting; {depth} are too few")
-        count = self.poll(index, waiting[: self.fill(index)]) if self.fill(index) else 0
+        cq, old, waiting = self.table[index], self._rings[index], self.fill(index)
+        if waiting > depth:
+            raise VerbsError(f"{waiting} completions are waiting; {depth} are too few")
+        order = (int(cq.head) + np.arange(waiting)) % int(cq.depth)
         self._set_ring(index, depth)
-        self._rings[index][:count] = waiting[:count]
-        self.table[index].tail = count
+        self._rings[index][:waiting] = old[order]
+        cq.tail = waiting
 
     def fill(self, index: int) -> int:
         """Completions that wait to be polled."""
         return int(self.table[index].tail - self.table[index].head)
+
+    def oldest_time(self, index: int) -> int:
+        """When the completion that is polled next came, ns; 0 without one."""
+        cq = self.table[index]
+        if not self.fill(index):
+            return 0
+        return int(self._rings[index][int(cq.head % cq.depth)].time)
 
     def poll(self, index: int, out: RecordArray) -> int:
         """Move up to ``len(out)`` completions into ``out``; ``VerbsError`` after an overrun."""
@@ -64,7 +78,7 @@ class CqTable:
 
     def _set_ring(self, index: int, depth: int) -> None:
         # One spare entry takes what an overrun writes.
-        ring = new_records(WC, depth + 1)
+        ring = new_records(CQE, depth + 1)
         self._rings[index] = ring
         cq = self.table[index]
         cq.ring = ring.ctypes.data
@@ -101,6 +115,21 @@ class SrqTable:
         self.table[index] = np.zeros((), SRQ)
         self._rings.pop(index, None)
 
+    def resize(self, index: int, depth: int) -> None:
+        """Change the depth; ``VerbsError`` when what waits or the limit does not fit."""
+        srq, old = self.table[index], self._rings[index]
+        waiting = int(srq.tail - srq.head)
+        if waiting > depth:
+            raise VerbsError(f"{waiting} receives are waiting; a depth of {depth} is too small")
+        if srq.limit > depth:
+            raise VerbsError(f"the limit is {srq.limit}; a depth of {depth} is too small")
+        ring = new_records(RQE, depth)
+        for position in range(waiting):
+            ring[position] = old[int(srq.head + position) % len(old)]
+        self._rings[index] = ring
+        srq.ring = ring.ctypes.data
+        srq.depth, srq.head, srq.tail = depth, 0, waiting
+
     def set_limit(self, index: int, limit: int) -> None:
         """Tell once when fewer than ``limit`` receives are left; 0 for never."""
         if not 0 <= limit <= self.table[index].depth:
@@ -113,5 +142,10 @@ class SrqTable:
 
     def post(self, index: int, entries: RecordArray) -> None:
         """Post RQE records, all or none."""
-        if post_srq_receives(self._nic, index, entries) != 0:
+        result = post_srq_receives(self._nic, index, entries)
+        if result == QUEUE_FULL:
             raise QueueFullError("more receives than the shared queue has free entries")
+        if result == UNSOUND:
+            raise VerbsError(
+                f"a receive's length is the sum of its elements, which are {MAX_SGE} at most"
+            )

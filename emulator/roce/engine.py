@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.link.frames import Burst
+from emulator.link.frames import FRAME, Burst
 from emulator.link.gid import gid_halves
 from emulator.roce._event_kernels import take_event
 from emulator.roce._queue_kernels import take_ready_cq
 from emulator.roce._receive_kernels import receive_burst
 from emulator.roce._transmit_kernels import next_deadline, transmit_burst
 from emulator.roce.completion_queues import CqTable, SrqTable
+from emulator.roce.congestion.state import CongestionAlgorithm
+from emulator.roce.observer import EngineObserver
 from emulator.roce.queue_pairs import QpTable
 from emulator.roce.regions import RegionTable
 from emulator.roce.state import COUNTER_NAMES, COUNTERS, EVENT, MAX_EVENTS, NIC
@@ -69,7 +71,7 @@ class RoceEngine:
         self.limits = limits
         self._nic = new_records(NIC, 1)
         self._state = self._nic[0]
-        self.regions = RegionTable(limits.max_mrs)
+        self.regions = RegionTable(limits.max_mrs, rng)
         self.cqs = CqTable(limits.max_cqs, self._state)
         self.srqs = SrqTable(limits.max_srqs, self._state)
         self.qps = QpTable(limits.max_qps, self._state, window_bytes, rng)
@@ -78,6 +80,7 @@ class RoceEngine:
         self._event = new_records(EVENT, 1)
         self._scratch = np.zeros(_SCRATCH_BYTES, np.uint8)
         self._tx: Burst | None = None
+        self._observer: EngineObserver | None = None
         self._init_nic(udp_port, source_port)
 
     def _init_nic(self, udp_port: int, source_port: int) -> None:
@@ -97,22 +100,49 @@ class RoceEngine:
         nic.pkey = DEFAULT_PKEY
         nic.cnp_interval_ns = CNP_INTERVAL_NS
 
-    def enable_congestion_control(self, line_rate_bps: int) -> None:
-        """Mark frames as ECN capable, answer marks with CNPs, and slow down on CNPs (DCQCN)."""
+    def enable_congestion_control(
+        self,
+        line_rate_bps: int,
+        algorithm: CongestionAlgorithm = CongestionAlgorithm.DCQCN,
+    ) -> None:
+        """Mark frames as ECN capable, answer marks with CNPs, and slow down on CNPs.
+
+        Holds for queue pairs that are connected afterwards.
+        """
         self._state.ecn = 1
         self.qps.line_rate_bps = line_rate_bps
+        self.qps.congestion_algorithm = algorithm
+
+    def observe(self, observer: EngineObserver | None) -> None:
+        """Let an observer watch, instead of the one before; ``None`` for nobody."""
+        self._observer = observer
+        self.qps.observer = observer
 
     # Frames and time
 
     def receive(self, burst: Burst, now: int) -> None:
         """Take the frames of a burst."""
+        if self._observer is not None:
+            self._receive_observed(self._observer, burst, now)
+            return
         receive_burst(self._state, burst.frames_addr, burst.arena_addr, burst.count, now)
+
+    def _receive_observed(self, observer: EngineObserver, burst: Burst, now: int) -> None:
+        for index in range(burst.count):
+            observer.before_receive(burst, index)
+            frame = burst.frames_addr + index * FRAME.itemsize
+            receive_burst(self._state, frame, burst.arena_addr, 1, now)
+            observer.after_receive(burst, index, now)
 
     def transmit(self, burst: Burst, now: int) -> int:
         """Fill an empty burst with what is due; return the number of frames."""
         if burst is not self._tx:
             self._aim_at(burst)
+        if self._observer is not None:
+            self._observer.before_transmit()
         burst.count = int(transmit_burst(self._state, now))
+        if self._observer is not None:
+            self._observer.after_transmit(burst, now)
         return burst.count
 
     def _aim_at(self, burst: Burst) -> None:
@@ -129,6 +159,11 @@ class RoceEngine:
         return int(next_deadline(self._state))
 
     # What has happened
+
+    @property
+    def completions(self) -> int:
+        """Completions pushed so far, polled or not."""
+        return int(self._state.completions)
 
     def take_ready_cqs(self) -> list[int]:
         """Completion queues that have become ready since they were armed, each once."""

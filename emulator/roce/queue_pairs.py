@@ -9,10 +9,13 @@ import numpy as np
 
 from emulator.link.gid import gid_halves
 from emulator.roce._completion_kernels import enter_error, stop_answering
+from emulator.roce._emit_kernels import entropy_port
+from emulator.roce._pacing_kernels import start_pacing
 from emulator.roce._queue_kernels import (
     POSTED,
     QUEUE_FULL,
     TOO_LONG,
+    UNSOUND,
     post_receives,
     post_recv,
     post_send,
@@ -20,7 +23,8 @@ from emulator.roce._queue_kernels import (
     purge_cq,
 )
 from emulator.roce.attributes import QpAttributes, QpCaps, QpMask, require_modify
-from emulator.roce.congestion.state import CC, CC_DCQCN, CC_NONE
+from emulator.roce.congestion.state import CC_WORDS, CongestionAlgorithm
+from emulator.roce.observer import EngineObserver
 from emulator.roce.state import (
     ATOMIC_RESULT,
     JOB,
@@ -41,21 +45,13 @@ _FIRST_QPN = 0x100
 """Numbers 0 and 1 are the management queue pairs; staying clear of them helps readers."""
 _ACK_TIMEOUT_UNIT_NS = 4096
 """Local ACK timeout is 4.096 us x 2^code (IBTA 1.7 section 9.9.2.1.1)."""
+_UNSOUND_TEXT = f"a work request's length is the sum of its elements, which are {MAX_SGE} at most"
 _MIN_WINDOW_PACKETS = 8
 MAX_WINDOW_BYTES = 512 * 1024
 """Unacknowledged request data of a queue pair. Enough for a loopback's delay, and little to
 send again when a packet is lost, since everything after it goes again too."""
 MAX_READ_WINDOW_BYTES = 2 * 1024 * 1024
 """READ data that a queue pair may have asked for and not yet received."""
-
-
-def entropy_port(local_qpn: int, remote_qpn: int) -> int:
-    """UDP source port of a flow, 0xC000 and up, the same from both ends (rdma_flow_label)."""
-    flow = local_qpn * remote_qpn
-    flow ^= flow >> 20
-    flow ^= flow >> 40
-    flow &= 0xFFFFF
-    return ((flow & 0x3FFF) ^ ((flow & 0xFC000) >> 14)) | 0xC000
 
 
 class QpTable:
@@ -68,12 +64,17 @@ class QpTable:
         self._nic = nic
         self._window_bytes = window_bytes
         self._rng = rng
-        self._epoch = 0
+        # Another start in every process: a peer may still hold numbers of an earlier one.
+        self._epoch = rng.getrandbits(24)
         self._memory: dict[int, tuple[Any, ...]] = {}
         self._attributes: dict[int, QpAttributes] = {}
         self._caps: dict[int, QpCaps] = {}
+        self.observer: EngineObserver | None = None
+        """Is told of every modify; set by ``RoceEngine.observe``."""
         self.line_rate_bps = 0
-        """Where DCQCN starts for connected queue pairs; 0 for no congestion control."""
+        """The most that a connected queue pair sends when congestion control is on."""
+        self.congestion_algorithm = CongestionAlgorithm.NONE
+        """Of queue pairs that are connected from now on."""
 
     def create(
         self,
@@ -129,7 +130,7 @@ class QpTable:
         recv_ring = new_records(RQE, max(1, caps.max_recv_wr))
         inline = np.zeros(len(send_ring) * MAX_INLINE_BYTES, np.uint8)
         inbox, jobs = new_records(RQE, 1), new_records(JOB, MAX_READ_JOBS)
-        atomics, cc = new_records(ATOMIC_RESULT, MAX_RD_ATOMIC), new_records(CC, 1)
+        atomics, cc = new_records(ATOMIC_RESULT, MAX_RD_ATOMIC), np.zeros(CC_WORDS, np.int64)
         self._memory[index] = (send_ring, recv_ring, inline, inbox, jobs, atomics, cc)
         qp.sq, qp.sq_size = send_ring.ctypes.data, len(send_ring)
         qp.rq, qp.rq_size = recv_ring.ctypes.data, len(recv_ring)
@@ -146,7 +147,7 @@ class QpTable:
             self.table[index][name] = value
         atomics, cc = self._memory[index][5:7]
         atomics[:] = np.zeros((), ATOMIC_RESULT)
-        cc[:] = np.zeros((), CC)
+        cc[:] = 0
         self._attributes[index] = QpAttributes()
 
     def destroy(self, index: int) -> None:
@@ -176,6 +177,11 @@ class QpTable:
         """The number peers address it by."""
         return int(self.table[index].qpn)
 
+    def is_draining(self, index: int) -> bool:
+        """In SQD: are requests still unacknowledged?"""
+        qp = self.table[index]
+        return bool(qp.state == int(QpState.SQD) and qp.tx_psn != qp.una_psn)
+
     def draw_psn(self) -> int:
         """A first PSN for a new connection."""
         return self._rng.getrandbits(24)
@@ -199,6 +205,11 @@ class QpTable:
         kind = QpType(int(self.table[index].kind))
         require_modify(kind, current, wanted, mask)
         _require_values(new, mask)
+        self._carry_out(index, wanted, new, mask)
+        if self.observer is not None:
+            self.observer.state_modified(index, current)
+
+    def _carry_out(self, index: int, wanted: QpState, new: QpAttributes, mask: QpMask) -> None:
         if wanted == QpState.RESET:
             for cq in {int(self.table[index].send_cq), int(self.table[index].recv_cq)}:
                 purge_cq(self._nic, cq, self.number(index))
@@ -236,7 +247,8 @@ class QpTable:
         if mask & QpMask.RQ_PSN:
             qp.expected_psn = known.rq_psn & 0xFFFFFF
         if mask & QpMask.SQ_PSN:
-            qp.next_psn = qp.tx_psn = qp.high_psn = qp.una_psn = known.sq_psn & 0xFFFFFF
+            qp.next_psn = qp.tx_psn = qp.high_psn = known.sq_psn & 0xFFFFFF
+            qp.una_psn = qp.asked_psn = qp.next_psn
         if mask & QpMask.EN_SQD_ASYNC_NOTIFY:
             qp.drain_notify = known.en_sqd_async_notify
         self._apply_limits(index, mask)
@@ -263,16 +275,12 @@ class QpTable:
         qp.remote_port = path.udp_port
         qp.traffic_class = path.traffic_class
         qp.flow_label = path.flow_label
-        qp.cc_kind = CC_NONE
-        if self.line_rate_bps:
-            cc = self._memory[index][6][0]
-            cc.line_rate = cc.rate = cc.target = self.line_rate_bps
-            qp.cc_kind = CC_DCQCN
+        start_pacing(qp, int(self.congestion_algorithm), self.line_rate_bps)
 
     def _choose_source_port(self, index: int) -> None:
         qp = self.table[index]
         fixed = int(self._nic.source_port)
-        qp.source_port = fixed or entropy_port(int(qp.qpn), int(qp.remote_qpn))
+        qp.source_port = fixed or int(entropy_port(int(qp.qpn), int(qp.remote_qpn)))
         if qp.kind == QpType.UD and not qp.mtu:
             self._apply_datagram_limits(index)
 
@@ -314,6 +322,8 @@ class QpTable:
             raise QueueFullError("more work requests than the queue has free entries")
         if result == TOO_LONG:
             raise VerbsError(f"inline data has at most {MAX_INLINE_BYTES} bytes")
+        if result == UNSOUND:
+            raise VerbsError(_UNSOUND_TEXT)
         raise VerbsError(f"nothing can be posted: the queue pair is in {self.state(index).name}")
 
 

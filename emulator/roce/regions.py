@@ -8,6 +8,7 @@ import numpy as np
 
 from emulator.roce.state import MR, MR_REGION, MR_WINDOW_1, MR_WINDOW_2
 from kvlane.errors import CapacityError, VerbsError
+from kvlane.seams import Rng
 from kvlane.verbs.enums import AccessFlags, MwType
 from kvlane.verbs.records import new_records
 
@@ -17,11 +18,12 @@ _REMOTE_WRITERS = AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 class RegionTable:
     """Keys, and what they open. A key's lower 8 bits change with every use of its entry."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, rng: Rng) -> None:
         self.table = new_records(MR, capacity)
+        self._tags = np.zeros(capacity, np.uint8)
         self._owners: dict[int, Any] = {}
         """What the addresses belong to, kept alive while it is registered."""
-        self._tag = 0
+        self._rng = rng
 
     def register(
         self, addr: int, length: int, access: int, pd: int, owner: Any, iova: int | None = None
@@ -30,9 +32,7 @@ class RegionTable:
 
         ``iova`` is the address by which peers and work requests name the first byte.
         """
-        if access & _REMOTE_WRITERS and not access & AccessFlags.LOCAL_WRITE:
-            # IBTA 1.7 section 11.2.8.2: remote write and atomic need local write.
-            raise VerbsError("remote write or atomic access needs local write access besides")
+        _require_sensible(access)
         key = self._new_key(MR_REGION, pd)
         mr = self.table[key >> 8]
         mr.host_addr = addr
@@ -48,6 +48,7 @@ class RegionTable:
     def deregister(self, key: int) -> None:
         """Forget a region: its key opens nothing from now on."""
         self._entry(key, "region").key = 0
+        self._close_windows(key)
         self._owners.pop(key, None)
 
     def change(
@@ -64,6 +65,7 @@ class RegionTable:
         """
         mr = self._entry(key, "region")
         if access is not None:
+            _require_sensible(access)
             mr.access = int(access)
         if pd is not None:
             mr.pd = pd
@@ -72,6 +74,13 @@ class RegionTable:
             mr.host_addr = mr.addr = addr
             mr.length = length
             self._owners[key] = owner
+            self._close_windows(key)
+
+    def _close_windows(self, key: int) -> None:
+        """A window opens memory of its region: with that gone it must open nothing."""
+        bound = self.table.region == key
+        for field in ("access", "length", "region"):
+            self.table[field][bound] = 0
 
     def alloc_window(self, pd: int, kind: MwType) -> int:
         """A window that is bound to nothing; return its key."""
@@ -104,8 +113,16 @@ class RegionTable:
                 "register few large buffers instead of many small ones"
             )
         index = int(free[0]) + 1
-        self._tag = (self._tag + 1) & 0xFF
+        # Never the tag that this entry had last: its old key must open nothing.
+        tag = (int(self._tags[index]) + self._rng.randrange(1, 256)) & 0xFF
+        self._tags[index] = tag
         self.table[index] = np.zeros((), MR)
         self.table[index].kind = kind
         self.table[index].pd = pd
-        return (index << 8) | self._tag
+        return (index << 8) | tag
+
+
+def _require_sensible(access: int) -> None:
+    """Remote write and atomic need local write (IBTA 1.7 section 11.2.8.2)."""
+    if access & _REMOTE_WRITERS and not access & AccessFlags.LOCAL_WRITE:
+        raise VerbsError("remote write or atomic access needs local write access besides")

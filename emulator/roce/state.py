@@ -34,6 +34,7 @@ def _fields(*names: str) -> np.dtype[np.void]:
 
 
 NIC = _fields(
+    "now",  # when the engine was last called with frames or for frames, ns
     "qps",  # address of the QP table
     "qp_capacity",  # a power of two
     "qp_high",  # QPs ever used lie below this index
@@ -44,6 +45,7 @@ NIC = _fields(
     "events",  # ring of asynchronous events
     "event_head",
     "event_tail",
+    "completions",  # ever pushed
     "cq_events",  # completion queues that have become ready since they were armed
     "counters",
     "gid_hi",
@@ -70,6 +72,7 @@ COUNTER_NAMES = (
     "tx_bytes",
     "rx_runt",
     "rx_icrc_encapsulated",  # frames with a wrong ICRC, by mlx5's name
+    "rx_accepted",  # frames that passed all checks of their headers
     "rx_bad_header",
     "rx_unknown_qp",
     "rx_bad_pkey",
@@ -139,10 +142,12 @@ QP = _fields(
     "tx_psn",  # next to transmit
     "high_psn",  # never transmitted so far; below it is a retransmission
     "una_psn",  # oldest unacknowledged
+    "asked_psn",  # behind the last packet that asks for an acknowledgement
     "window",  # packets that may be unacknowledged before one more is sent
     "read_window",  # the same before one more READ is asked for
     "max_rd_atomic",
     "rd_outstanding",
+    "read_packets",  # response packets of READs that are still to come
     "ack_timeout_ns",  # 0 = wait for ever
     "ack_deadline",  # 0 = not armed
     "retry_count",
@@ -166,6 +171,7 @@ QP = _fields(
     "write_addr",  # where the half-received WRITE goes on
     "write_rkey",
     "write_left",
+    "ahead_psn",  # the furthest packet that came too early and was dropped
     "nak_sent",  # silent until the expected PSN arrives
     "answer",  # ANSWER_*: what is due to the requester
     "answer_psn",
@@ -184,7 +190,8 @@ QP = _fields(
     "cnp_time",  # when the last one was sent
     "cc",  # address of the state of its congestion control, 0 = none
     "cc_kind",
-    "pace_time",  # no request packet leaves before
+    "pace_time",  # no packet with data leaves before
+    "pace_wait",  # the same while one is being held back, else 0
 )
 
 INBOUND_NONE = 0
@@ -247,6 +254,9 @@ RQE = np.dtype(
 )
 """A receive work request; ``length`` is the sum of its elements."""
 
+CQE = np.dtype([*WC.descr, ("time", "i8")])
+"""A completion as its queue keeps it: besides, when it came, by the clock of ``now``, ns."""
+
 CQ = _fields(
     "ring",
     "depth",
@@ -280,6 +290,7 @@ MR = _fields(
     "pd",
     "kind",  # MR_*
     "qpn",  # the QP that a type 2 window is bound to
+    "region",  # key of the region that a window is bound to, 0 = to none
     "zero_based",
 )
 """``key`` 0 marks a free entry; its upper 24 bits are the index, the lower 8 a tag."""
@@ -301,6 +312,8 @@ JOB = _fields(
 )
 """A READ or an atomic being answered."""
 
+JOB_BYTES = JOB.itemsize
+
 ATOMIC_RESULT = _fields("psn", "value", "valid")
 """The result of an atomic, kept for a repeated request (IBTA 1.7 section 9.4.5)."""
 
@@ -311,7 +324,7 @@ qp_at = record_accessor(QP)
 wqe_at = record_accessor(WQE)
 rqe_at = record_accessor(RQE)
 cq_at = record_accessor(CQ)
-cqe_at = record_accessor(WC)
+cqe_at = record_accessor(CQE)
 srq_at = record_accessor(SRQ)
 mr_at = record_accessor(MR)
 job_at = record_accessor(JOB)

@@ -16,6 +16,17 @@ TRANSITIONS: dict[QpState, frozenset[QpState]] = {
 }
 """From -> to, by modify. RESET and ERR can be reached from every state besides."""
 
+BY_FAULT: dict[QpState, frozenset[QpState]] = {
+    QpState.RESET: frozenset(),
+    QpState.INIT: frozenset(),
+    QpState.RTR: frozenset({QpState.ERR}),
+    QpState.RTS: frozenset({QpState.SQE, QpState.ERR}),
+    QpState.SQD: frozenset({QpState.SQE, QpState.ERR}),
+    QpState.SQE: frozenset({QpState.ERR}),
+    QpState.ERR: frozenset(),
+}
+"""From -> to, by itself when something fails. SQE is for faults of sending on UC and UD."""
+
 
 def require_transition(current: QpState, wanted: QpState) -> None:
     """``VerbsError`` unless a modify may lead from ``current`` to ``wanted``."""

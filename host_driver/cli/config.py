@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-from host_driver.cli.lookup import find_attribute
-from kvlane.config import load_file, render
-
-AGENT_CONFIG = "dpu_agent.config:AgentConfig"
-"""By name: the driver's package does not import the agent's."""
+from host_driver.cli.agent_config import load_agent_config
+from kvlane.config import load_mapping, render
+from kvlane.verbs.backends import options_type
 
 
 @click.group()
@@ -28,8 +26,11 @@ def config() -> None:
 def show(path: Path | None) -> None:
     """Print the effective settings as YAML, each under its documentation.
 
+    Those of the NIC are among them, and are checked as the agent checks them.
     The output is itself a valid file for the agent, a good start for one of your own.
     """
-    agent_config = find_attribute(AGENT_CONFIG)
-    effective = agent_config() if path is None else load_file(agent_config, path)
-    click.echo(render(effective), nl=False)
+    effective = load_agent_config(path)
+    device = effective.device
+    where = f"{path or 'defaults'}: device.options"
+    options: object = load_mapping(options_type(device.verbs), device.options, where)
+    click.echo(render(effective, {"device.options": options}), nl=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import click
@@ -14,12 +13,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from host_driver.client import connect
-from host_driver.config import EMULATOR_OPTIONS, MIN_STAGING_BYTES, DriverConfig
+from host_driver.config import MIN_STAGING_BYTES, DriverConfig
 from host_driver.emulated import SCHEME
-from host_driver.replay.chat import BLOCK_TOKENS, chat_requests
+from host_driver.replay.chat import BLOCK_TOKENS
 from host_driver.replay.report import ReplayResult
 from host_driver.replay.runner import Replay, ReplayOptions
-from host_driver.replay.trace import Request, read_trace
+from host_driver.replay.workload import (
+    CHAT_REQUESTS,
+    Workload,
+    available_memory_bytes,
+    capacity_bytes,
+)
 from kvlane.errors import ConfigError
 from kvlane.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
 from kvlane.namespace import Namespace
@@ -27,23 +31,18 @@ from kvlane.namespace import Namespace
 EXIT_WRONG_BYTES = 1
 """Some block came back other than it was stored."""
 
-CHAT_REQUESTS = 1000
-"""Requests of the synthetic chat, which has no end of its own."""
-
-DEFAULT_CAPACITY_GIB = 1.0
-"""Of a private emulated agent; all blocks of the default run fit, so nothing is evicted."""
+MAX_CAPACITY_GIB = 1 << 20
+"""More than any machine has; keeps infinities out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayJob:
     """What to replay, and against which agent."""
 
-    trace: Path | None
-    limit: int | None
+    workload: Workload
     target: str
     options: ReplayOptions
     driver: DriverConfig
-    seed: int
 
     @property
     def namespace(self) -> Namespace:
@@ -55,31 +54,33 @@ class ReplayJob:
             block_bytes=self.options.block_bytes,
         )
 
-    @property
-    def total(self) -> int | None:
-        """How many requests there will be, where that is known before they are read."""
-        return self.limit if self.trace else self.limit or CHAT_REQUESTS
-
-    def requests(self) -> Iterator[Request]:
-        """The requests, read or made as they are needed."""
-        source = read_trace(self.trace) if self.trace else chat_requests(self.seed)
-        return islice(source, self.total)
-
     async def run(self, on_request: Callable[[int], None]) -> ReplayResult:
         """Connect, replay, close."""
         dpu = await connect(self.target, namespace=self.namespace, config=self.driver)
         async with dpu:
-            return await Replay(dpu, self.options, on_request).run(self.requests())
+            return await Replay(dpu, self.options, on_request).run(self.workload.requests())
 
 
-def full_target(target: str, capacity_gib: float | None, block_bytes: int) -> str:
+def full_target(
+    target: str, capacity_gib: float | None, block_bytes: int, workload: Workload
+) -> str:
     """``emulated:`` with its slots and capacity; every other target as it is.
 
-    ``ConfigError`` when a capacity is asked of an agent that has its own.
+    By default the workload fits, so that nothing is evicted, as far as memory allows.
+    ``ConfigError`` when a capacity is none, or asked of an agent that has its own.
     """
+    if capacity_gib is not None and not 0 < capacity_gib <= MAX_CAPACITY_GIB:
+        raise ConfigError(
+            f"--capacity-gib must be above 0 and at most {MAX_CAPACITY_GIB}, not {capacity_gib}"
+        )
     if target == SCHEME:
-        gib = DEFAULT_CAPACITY_GIB if capacity_gib is None else capacity_gib
-        return f"{SCHEME}?capacity={int(gib * 2**30)}&block_bytes={block_bytes}"
+        if capacity_gib is None:
+            capacity = capacity_bytes(
+                workload.unique_blocks(), block_bytes, available_memory_bytes()
+            )
+        else:
+            capacity = int(capacity_gib * 2**30)
+        return f"{SCHEME}?capacity={capacity}&block_bytes={block_bytes}"
     if capacity_gib is not None:
         raise ConfigError(
             f"--capacity-gib is for --target {SCHEME} alone; {target} says its own capacity"
@@ -87,10 +88,15 @@ def full_target(target: str, capacity_gib: float | None, block_bytes: int) -> st
     return target
 
 
-def driver_config(faults: str, seed: int, queue_depth: int) -> DriverConfig:
+def driver_config(
+    faults: str, seed: int, queue_depth: int, data_listen: str | None, mtu_bytes: int
+) -> DriverConfig:
     """The driver's settings for a replay."""
+    options: dict[str, object] = {"faults": faults, "seed": seed, "mtu_bytes": mtu_bytes}
+    if data_listen is not None:
+        options["listen"] = data_listen
     return DriverConfig(
-        device_options={**EMULATOR_OPTIONS, "faults": faults, "seed": seed},
+        device_options=options,
         queue_depth=queue_depth,
         # Blocks come and go through registered memory, so nothing is staged.
         staging_bytes=MIN_STAGING_BYTES,
@@ -103,7 +109,7 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
     console = Console(stderr=True)
     shown = Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
     with shown as progress:
-        task = progress.add_task("replay", total=job.total)
+        task = progress.add_task("replay", total=job.workload.total)
         return asyncio.run(job.run(lambda done: progress.update(task, completed=done)))
 
 
@@ -131,8 +137,9 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
 )
 @click.option(
     "--capacity-gib",
-    type=click.FloatRange(min=0, min_open=True),
-    help=f"Capacity of a private emulated agent.  [default: {DEFAULT_CAPACITY_GIB:g}]",
+    type=float,
+    help="Capacity of a private emulated agent.  [default: all blocks of the workload, up to "
+    "half of the memory that is available]",
 )
 @click.option(
     "--concurrency",
@@ -147,6 +154,17 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
     show_default=True,
     type=click.IntRange(1, MAX_QUEUE_DEPTH),
     help="Commands in flight on the connection.",
+)
+@click.option(
+    "--data-listen",
+    help="host:port (UDP) of this host's emulated NIC, which the agent must reach.  [default: "
+    "the address of the route to TARGET, a free port]",
+)
+@click.option(
+    "--mtu",
+    default=0,
+    show_default=True,
+    help="Largest path MTU in bytes; 0 takes the largest that fits the interface.",
 )
 @click.option(
     "--faults",
@@ -168,6 +186,8 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
     capacity_gib: float | None,
     concurrency: int,
     queue_depth: int,
+    data_listen: str | None,
+    mtu: int,
     faults: str,
     seed: int,
     as_json: bool,
@@ -183,13 +203,13 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
 
     Exit code 1 says that some block came back wrong.
     """
+    options = ReplayOptions(block_bytes, concurrency)
+    workload = Workload(trace, limit, seed)
     job = ReplayJob(
-        trace=trace,
-        limit=limit,
-        target=full_target(target, capacity_gib, block_bytes),
-        options=ReplayOptions(block_bytes, concurrency),
-        driver=driver_config(faults, seed, queue_depth),
-        seed=seed,
+        workload=workload,
+        target=full_target(target, capacity_gib, block_bytes, workload),
+        options=options,
+        driver=driver_config(faults, seed, queue_depth, data_listen, mtu),
     )
     result = run_with_progress(job)
     if as_json:

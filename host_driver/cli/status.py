@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from host_driver.cli.agent_config import load_agent_config
 from host_driver.control import AgentCapabilities, ControlClient
 from kvlane.config import parse_endpoint
 from kvlane.control.v1 import control_pb2
+from kvlane.errors import ConfigError
 from kvlane.limits import DEFAULT_CONTROL_PORT
 
 DEFAULT_TARGET = f"127.0.0.1:{DEFAULT_CONTROL_PORT}"
+
+_OWN_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where to ask an agent that listens on every address."""
 
 Value = str | int | bool | list[str]
 _SHOWN_NAMESPACE_FIELDS = ("name", "model", "kv_dtype", "block_bytes")
@@ -111,14 +117,33 @@ def _namespace_table(namespaces: Sequence[Mapping[str, Value]]) -> Table:
     return table
 
 
+def target_of(path: Path) -> str:
+    """Where an agent with this configuration file is asked, on its own machine."""
+    host, port = parse_endpoint(load_agent_config(path).control.listen)
+    if port == 0:
+        raise ConfigError(f"{path}: control.listen takes any free port; name the TARGET instead")
+    host = _OWN_ADDRESS.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @click.command()
-@click.argument("target", default=DEFAULT_TARGET)
+@click.argument("target", required=False)
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The agent's YAML file, which says where it listens, instead of TARGET.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def status(target: str, as_json: bool) -> None:
+def status(target: str | None, path: Path | None, as_json: bool) -> None:
     """Show what the agent at TARGET is and holds.
 
-    TARGET is the host:port of its control plane.
+    TARGET is the host:port of its control plane, 127.0.0.1:50057 by default.
     """
+    if target is not None and path is not None:
+        raise click.UsageError("TARGET and --config both say which agent; give one of them")
+    if target is None:
+        target = DEFAULT_TARGET if path is None else target_of(path)
     parse_endpoint(target)
     client = ControlClient(target)
     try:

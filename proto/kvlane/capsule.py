@@ -66,6 +66,8 @@ class CommandStatus(IntEnum):
     BAD_FLAGS = 7
     TOO_MANY_IN_FLIGHT = 8
     DRAINING = 9
+    """Takes no new work. This release's agent never says so: while it drains it refuses new
+    sessions, and serves those that are open until it closes them."""
     INTERNAL = 10
 
 
@@ -85,7 +87,9 @@ class KeyStatus(IntEnum):
     CHECKSUM_MISMATCH = 6
     """STORE: the bytes that arrived are not those the host summed; not published."""
     ABORTED = 7
-    """The transfer failed or the session ended first; a STORE left nothing behind."""
+    """RETRIEVE: the slot was used again under the transfer, so the buffer may hold bytes of
+    both. Hosts also give it to keys that no response came for: a transfer that fails takes the
+    queue pair with it, and whether such a STORE was published is unknown."""
 
 
 COMMAND_HEADER = np.dtype(

@@ -15,7 +15,9 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
 import yaml
@@ -102,7 +104,8 @@ def setting(
     """Declare a documented field of a configuration dataclass.
 
     Args:
-        default: The value without configuration; a mapping is copied for every instance.
+        default: The value without configuration; of a mapping, each instance has a read-only
+            copy.
         doc: What the field means.
         unit: Unit of a number; ``BYTES`` lets YAML say ``1GiB``.
         rule: Rule of thumb for choosing a value.
@@ -114,7 +117,8 @@ def setting(
     metadata = {_METADATA_KEY: Setting(doc, unit, rule, minimum, maximum, choices, check)}
     if isinstance(default, Mapping):
         mapping: Mapping[Any, Any] = default
-        return cast(T, dataclasses.field(default_factory=lambda: dict(mapping), metadata=metadata))
+        make = partial(_read_only, mapping)
+        return cast(T, dataclasses.field(default_factory=make, metadata=metadata))
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -170,9 +174,13 @@ def load_mapping(cls: type[T], mapping: Mapping[str, object], where: str = "agen
     return _build(cls, mapping, where, "")
 
 
-def render(instance: object) -> str:
-    """The configuration as YAML, each field under its documentation; loads back as equal."""
-    return "\n".join(_render_lines(instance, "")) + "\n"
+def render(instance: object, details: Mapping[str, object] | None = None) -> str:
+    """The configuration as YAML, each field under its documentation; loads back as equal.
+
+    ``details`` gives, by the dotted path of a mapping, the dataclass of settings that was
+    loaded from it: its fields are then shown in place of the bare mapping.
+    """
+    return "\n".join(_render_lines(instance, "", "", details or {})) + "\n"
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -248,7 +256,7 @@ def _convert(
             raise ConfigError(f"{where}: {name}: {value!r} is no mapping of settings")
         if dataclasses.is_dataclass(hint):
             return _build(cast(type[object], hint), section, where, name + ".")
-        return dict(section)
+        return _read_only(section)
     try:
         return _scalar(value, hint, field.metadata[_METADATA_KEY])
     except ConfigError as error:
@@ -280,22 +288,34 @@ def _kind(cls: type) -> str:
     return _KINDS.get(cls, f"a {cls.__name__}")
 
 
-def _render_lines(instance: Any, indent: str) -> Iterator[str]:
+def _render_lines(
+    instance: Any, indent: str, path: str, details: Mapping[str, object]
+) -> Iterator[str]:
     for field in dataclasses.fields(instance):
-        value = getattr(instance, field.name)
+        value: Any = details.get(path + field.name, getattr(instance, field.name))
         if dataclasses.is_dataclass(value):
             yield from _comment(value.__doc__ or "", indent)
             yield f"{indent}{field.name}:"
-            yield from _render_lines(value, indent + "  ")
+            yield from _render_lines(value, indent + "  ", f"{path}{field.name}.", details)
             continue
         about: Setting = field.metadata[_METADATA_KEY]
         yield from _comment(about.doc, indent)
         yield from _comment(about.rule, indent)
         if field.default is not dataclasses.MISSING:
             yield from _comment(about.facts(field.default), indent)
-        shown = _format_bytes(value) if about.unit == BYTES else value
+        shown = _format_bytes(value) if about.unit == BYTES else _writable(value)
         dumped = yaml.safe_dump({field.name: shown}, sort_keys=False, width=math.inf)
         yield from (indent + line if line else line for line in dumped.rstrip("\n").split("\n"))
+
+
+def _read_only(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A copy that keeps a frozen dataclass frozen."""
+    return MappingProxyType(dict(mapping))
+
+
+def _writable(value: object) -> object:
+    """A value as the YAML writer knows it."""
+    return dict(value) if isinstance(value, MappingProxyType) else value
 
 
 def _comment(text: str, indent: str) -> list[str]:

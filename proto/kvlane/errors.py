@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class KvlaneError(Exception):
     """Root of everything that kvlane raises on purpose."""
+
+    results: Any = None
+    """What a call that failed would have returned, where it had begun; else None. Keys that no
+    answer came for have ``KeyStatus.ABORTED``: nobody knows whether such a block was stored.
+    ``match`` counts, and ``exist`` marks, what was known to be stored by then."""
 
 
 class ConfigError(KvlaneError, ValueError):

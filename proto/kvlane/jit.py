@@ -11,11 +11,14 @@ a stale mixture.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import hashlib
 import os
 import platform
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -30,6 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 JIT_ENABLED: bool = not numba.config.DISABLE_JIT
 """False under ``NUMBA_DISABLE_JIT=1``: kernels then run as plain Python."""
 
+_KEEP_UNUSED_S = 30 * 86_400
 _PACKAGES = ("kvlane", "dpu_agent", "host_driver", "emulator")
 
 
@@ -100,17 +104,28 @@ def _open_cache_dir() -> Path:
         path = _cache_root() / name
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
-            return path
+            os.utime(path)
+        _forget_unused(path)
+        return path
     except (OSError, RuntimeError):
         # A service user may have no home, or a read-only one. The folder is made by us
         # and readable by us alone, so nobody else can plant compiled code in it.
-        return Path(tempfile.mkdtemp(prefix=f"kvlane-{name}-"))
+        path = Path(tempfile.mkdtemp(prefix=f"kvlane-{name}-"))
+        atexit.register(shutil.rmtree, path, ignore_errors=True)
+        return path
+
+
+def _forget_unused(current: Path) -> None:
+    """Remove the folders of other versions that nobody has opened for a long time."""
+    oldest = current.stat().st_mtime - _KEEP_UNUSED_S
+    for folder in current.parent.glob("kernels-*"):
+        with contextlib.suppress(OSError):
+            if folder != current and folder.stat().st_mtime < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 CACHE_DIR: Path = _open_cache_dir()
 """Where compiled kernels are kept between runs."""
-
-numba.config.CACHE_DIR = str(CACHE_DIR)
 
 
 def is_warm() -> bool:
@@ -120,7 +135,14 @@ def is_warm() -> bool:
 
 def kernel(function: F) -> F:
     """Compile ``function`` under the project's policy: no GIL, cached, C's arithmetic."""
-    compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    # The folder is chosen when a function is decorated. It is given back at once, because
+    # the setting belongs to the process, whose other kernels are none of our business.
+    theirs = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(CACHE_DIR)
+    try:
+        compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = theirs
     return compiled
 
 

@@ -59,6 +59,8 @@ def _token_array(tokens: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np
 
 
 def _require_key(name: str, key: bytes) -> None:
+    if not isinstance(key, bytes | bytearray | memoryview):
+        raise ConfigError(f"{name} is {key!r:.40}; a block key is {KEY_BYTES} bytes")
     # What is hashed after a key is unambiguous only because every key has one length.
     if len(key) != KEY_BYTES:
         raise ConfigError(f"{name} has {len(key)} bytes; a block key has {KEY_BYTES}")

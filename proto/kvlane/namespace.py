@@ -64,6 +64,8 @@ class Namespace:
                 raise ConfigError(
                     f"namespace {field.name} must be {wanted.__name__}, not {value!r}"
                 )
+            if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+                raise ConfigError(f"namespace {field.name} is not valid Unicode: {value!r}")
             if isinstance(value, int) and not 0 <= value < 1 << 32:
                 raise ConfigError(f"namespace {field.name} must be 0 to 2^32 - 1, not {value}")
         if not self.name or len(self.name) > 128 or not self.name.isprintable():

@@ -157,8 +157,9 @@ def test_a_signal_ends_it_and_tells_the_watchers(number: signal.Signals, host: C
 
 def test_the_end_of_standard_input_ends_it_and_standard_output_has_one_line() -> None:
     with AgentProcess(*SMALL_STORE) as agent:
-        code, out, _ = agent.end()
+        code, out, errors = agent.end()
     assert (code, out) == (0, "")
+    assert "CRITICAL" not in errors
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:

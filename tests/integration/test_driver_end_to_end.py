@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 import host_driver
-from host_driver import Dpu, DriverConfig, KeyStatus, Namespace, SyncDpu
+from host_driver import Dpu, DriverConfig, KeyStatus, Namespace
 from host_driver.control import ControlClient
 from host_driver.emulated import EmulatedAgent, EmulatedOptions
 from kvlane.errors import (
@@ -32,39 +32,9 @@ from kvlane.errors import (
     SessionError,
     TransferError,
 )
+from tests.support.driver_calls import BLOCK, chain, freeze, payload, start_agent, until
 
-START_TIMEOUT_MS = 300_000
-BLOCK = 4096
 SLOT = 65536
-POLL_S = 0.01
-POLLS = 3000
-
-
-def chain(dpu: Dpu | SyncDpu, count: int, first_token: int = 0) -> list[bytes]:
-    tokens = list(range(first_token, first_token + 4 * count))
-    return host_driver.block_chain(dpu.root_key, tokens, 4)
-
-
-def payload(count: int, nbytes: int = BLOCK, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, nbytes), np.uint8)
-
-
-def freeze(agent: EmulatedAgent) -> None:
-    """Stop its process, and return when it has stopped: a signal alone takes its time."""
-    os.kill(agent.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, agent.pid, os.WSTOPPED)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(POLLS):
-        if condition():
-            return
-        await asyncio.sleep(POLL_S)
-    pytest.fail("the condition did not come about")
-
-
-def start_agent(options: EmulatedOptions | None = None) -> EmulatedAgent:
-    return EmulatedAgent(options or EmulatedOptions(capacity=16 << 20), START_TIMEOUT_MS)
 
 
 @pytest.fixture(scope="module")
@@ -279,19 +249,6 @@ async def test_checksums_pass_over_sound_memory(agent: EmulatedAgent, namespace:
         assert np.array_equal(into, blocks)
 
 
-async def test_blocks_larger_than_the_staging_are_registered_for_the_call(
-    agent: EmulatedAgent, namespace: Namespace
-) -> None:
-    config = DriverConfig(staging_bytes=8192)
-    async with await host_driver.connect(agent.control, namespace=namespace, config=config) as dpu:
-        keys, blocks = chain(dpu, 30), payload(30, 3 * BLOCK)
-        mixed = [row.tobytes() if i % 2 else row[:100] for i, row in enumerate(blocks)]
-        assert (await dpu.store(keys, mixed)).ok.all()
-        into = [bytearray(len(block)) for block in mixed]
-        assert (await dpu.retrieve(keys, into)).ok.all()
-        assert [bytes(block) for block in into] == [bytes(block) for block in mixed]
-
-
 async def test_a_lossy_link_loses_nothing(namespace: Namespace) -> None:
     target = "emulated:?capacity=16MiB&faults=drop=0.02,dup=0.02,reorder=0.02&seed=7"
     config = DriverConfig(verify_checksums=True)
@@ -352,7 +309,7 @@ async def test_calls_in_flight_end_when_the_connection_is_closed(
     config = DriverConfig(control_timeout_ms=200)
     dpu = await host_driver.connect(mortal_agent.control, config=config)
     keys, blocks = chain(dpu, 50), payload(50)
-    freeze(mortal_agent)
+    freeze(mortal_agent.pid)
     calls = [asyncio.ensure_future(dpu.store(keys, blocks)) for _ in range(40)]
     await asyncio.sleep(0)
     await dpu.close()
@@ -366,7 +323,7 @@ async def test_a_killed_agent_fails_what_is_in_flight_and_a_new_one_serves(
     dpu = await host_driver.connect(mortal_agent.control, namespace=namespace)
     keys, blocks = chain(dpu, 200), payload(200)
     await dpu.store(keys[:100], blocks[:100])
-    freeze(mortal_agent)  # so that the calls are surely under way
+    freeze(mortal_agent.pid)  # so that the calls are surely under way
     calls: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(dpu.retrieve(keys[:100], np.zeros_like(blocks[:100])))
         for _ in range(3)
@@ -389,7 +346,7 @@ async def test_an_agent_that_hangs_costs_a_deadline_and_not_for_ever(
 ) -> None:
     config = DriverConfig(operation_timeout_ms=200, control_timeout_ms=200)
     dpu = await host_driver.connect(mortal_agent.control, config=config)
-    freeze(mortal_agent)
+    freeze(mortal_agent.pid)
     with pytest.raises(DeadlineError, match="MATCH did not end in time"):
         await dpu.match(chain(dpu, 2))
     with pytest.raises(TransferError, match="given up"):
@@ -403,7 +360,7 @@ async def test_a_cancelled_call_keeps_its_buffer_until_the_transfer_has_ended(
     async with await host_driver.connect(mortal_agent.control) as dpu:
         keys, blocks = chain(dpu, 2), payload(2)
         await dpu.store(keys, blocks)
-        freeze(mortal_agent)
+        freeze(mortal_agent.pid)
         buffer = np.zeros(BLOCK, np.uint8)
         alive = weakref.ref(buffer)
         call = asyncio.ensure_future(dpu.retrieve(keys[:1], [buffer]))
@@ -420,24 +377,6 @@ async def test_a_cancelled_call_keeps_its_buffer_until_the_transfer_has_ended(
         assert np.array_equal(into, blocks)
         gc.collect()
         assert alive() is None
-
-
-async def test_a_cancelled_connect_leaves_no_session(
-    agent: EmulatedAgent, namespace: Namespace, dpu: Dpu
-) -> None:
-    before = (await dpu.stats()).sessions
-    connecting = asyncio.ensure_future(host_driver.connect(agent.control, namespace=namespace))
-    await asyncio.sleep(0)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
-    # One more session comes and goes behind the cancelled one.
-    async with await host_driver.connect(agent.control, namespace=namespace) as other:
-        for _ in range(POLLS):
-            if (await other.stats()).sessions == before + 1:
-                return
-            await asyncio.sleep(POLL_S)
-        pytest.fail("the session of the cancelled connect is still open")
 
 
 async def test_draining_is_told_and_stops_newcomers(mortal_agent: EmulatedAgent) -> None:

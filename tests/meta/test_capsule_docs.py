@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum, IntFlag
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ import pytest
 
 from kvlane import capsule, limits
 from tests.support.capsule_vectors import RESPONSE_HEX, STORE_HEX
+from tests.support.repository import ROOT
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "capsules.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "capsules.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
@@ -112,3 +112,11 @@ def example(name: str) -> str:
 @pytest.mark.parametrize(("name", "pinned"), [("command", STORE_HEX), ("response", RESPONSE_HEX)])
 def test_example_is_the_golden_vector(name: str, pinned: str) -> None:
     assert example(name) == pinned
+
+
+def test_agents_send_every_command_status_but_those_said_to_be_never_sent() -> None:
+    answered = "".join(path.read_text() for path in (ROOT / "dpu_agent").rglob("*.py"))
+    answered += (ROOT / "proto" / "kvlane" / "capsule.py").read_text()
+    for _, name, meaning in rows("Command status"):
+        is_sent = f"CommandStatus.{name.strip('`')}" in answered
+        assert is_sent != ("never send" in meaning), name

@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
+from dpu_agent.cli import CannotStartError
 from dpu_agent.config import AgentConfig
+from emulator.nic.options import AUTO_MTU, NicOptions
 from host_driver.cli.main import main
-from kvlane.config import load_file
+from kvlane.config import load_file, load_mapping
 from kvlane.limits import DEFAULT_CONTROL_PORT, ROCE_V2_UDP_PORT
 from tests.support.repository import ROOT
 
@@ -51,6 +53,9 @@ def test_example_configuration_is_the_default_but_for_the_port_of_the_nic() -> N
     assert config.store == default.store
     assert config.sessions == default.sessions
     assert config.device.verbs == default.device.verbs == "emulator"
+    nic = load_mapping(NicOptions, config.device.options)
+    assert nic == NicOptions(listen=f"127.0.0.1:{ROCE_V2_UDP_PORT}")
+    assert config.device.options["mtu_bytes"] == AUTO_MTU
 
 
 def test_ports_are_those_of_the_contract() -> None:
@@ -73,7 +78,9 @@ def test_image_starts_and_asks_with_commands_that_exist() -> None:
     start = image_words("ENTRYPOINT") + image_words("CMD")
     check_command(start)
     assert start[-1] == image_words("COPY deploy/agent.yaml")[0]
-    check_command(image_words(" +CMD"))
+    check = image_words(" +CMD")
+    check_command(check)
+    assert check[2:] == ["--config", start[-1]], "the agent may listen elsewhere than by default"
 
 
 def test_unit_keeps_kernels_where_the_code_looks_for_them() -> None:
@@ -86,6 +93,7 @@ def test_unit_is_confined_but_may_compile_and_pin_memory() -> None:
     assert unit_value("DynamicUser") == "yes"
     assert unit_value("LimitMEMLOCK") == "infinity"
     assert unit_value("Restart") == "on-failure"
+    assert unit_value("RestartPreventExitStatus") == str(CannotStartError.exit_code)
     assert unit_value("NoNewPrivileges") == "yes"
     assert not re.search(r"^MemoryDenyWriteExecute=", UNIT, re.M), "kernels could not be compiled"
 

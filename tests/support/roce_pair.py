@@ -18,6 +18,8 @@ from emulator.roce.attributes import (
     QpMask,
 )
 from emulator.roce.engine import RoceEngine
+from emulator.wire.icrc import icrc
+from emulator.wire.ip import emit_headers
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
@@ -43,18 +45,43 @@ def mapped_gid(last_byte: int) -> bytes:
     return bytes(10) + b"\xff\xff" + bytes((10, 0, 0, last_byte))
 
 
+def ipv6_gid(last_byte: int) -> bytes:
+    """``2001:db8::x`` (addresses for documentation, RFC 3849)."""
+    return b"\x20\x01\x0d\xb8" + bytes(11) + bytes((last_byte,))
+
+
 OPTIONS = QpOptions(max_send_wr=512, max_recv_wr=512, ack_timeout_code=8)
 
 
-class Region:
-    """A registered buffer with guards on both sides."""
+def reseal(payload: bytearray, descriptor: Any) -> Frame:
+    """The frame with a right ICRC over whatever it holds."""
+    body = bytes(payload[:-4])
+    record = descriptor.copy()
+    record.length = len(payload)
+    value = icrc(emit_headers(record, len(payload)), body)
+    return body + value.to_bytes(4, "little"), record
 
-    def __init__(self, engine: RoceEngine, nbytes: int, access: AccessFlags, pd: int = 1) -> None:
+
+class Region:
+    """A registered buffer with guards on both sides.
+
+    ``addr`` is how it is named in requests, which need not be where it is in memory.
+    """
+
+    def __init__(
+        self,
+        engine: RoceEngine,
+        nbytes: int,
+        access: AccessFlags,
+        pd: int = 1,
+        iova: int | None = None,
+    ) -> None:
         self._whole = np.full(nbytes + 2 * GUARD, GUARD_VALUE, np.uint8)
         self.data = self._whole[GUARD : GUARD + nbytes]
         self.data[:] = 0
-        self.addr = int(self.data.ctypes.data)
-        self.key = engine.regions.register(self.addr, nbytes, access, pd, self._whole)
+        self.host_addr = int(self.data.ctypes.data)
+        self.addr = self.host_addr if iova is None else iova
+        self.key = engine.regions.register(self.host_addr, nbytes, access, pd, self._whole, iova)
 
     def guards_hold(self) -> bool:
         """True when nothing was written outside."""
@@ -72,9 +99,10 @@ class Port:
         options: QpOptions,
         first_psn: int | None,
         kind: QpType = QpType.RC,
+        gid: Callable[[int], bytes] = mapped_gid,
     ) -> None:
         self.engine = RoceEngine(
-            gid=mapped_gid(address),
+            gid=gid(address),
             udp_port=4791,
             source_port=0,
             window_bytes=64 * 4096,
@@ -85,6 +113,8 @@ class Port:
         self.cq = self.engine.cqs.create(8192)
         self.qp = self.new_qp()
         self.first_psn = self.engine.qps.draw_psn() if first_psn is None else first_psn
+        self.next_iova: int | None = None
+        """By which number the next region goes, if every process is to use the same."""
         self.burst = Burst(64, 1 << 19)
         self.inbox = Burst(1, 8192)
 
@@ -133,7 +163,10 @@ class Port:
 
     def region(self, nbytes: int, access: AccessFlags = ALL_ACCESS) -> Region:
         """A fresh registered buffer."""
-        return Region(self.engine, nbytes, access)
+        iova = self.next_iova
+        if iova is not None:
+            self.next_iova = iova + (nbytes | 0xFFF) + 1
+        return Region(self.engine, nbytes, access, iova=iova)
 
     def send(  # noqa: PLR0913 -- the fields of a work request
         self,
@@ -203,10 +236,11 @@ class Pair:
         options: QpOptions = OPTIONS,
         first_psn: int | None = None,
         kind: QpType = QpType.RC,
+        gid: Callable[[int], bytes] = mapped_gid,
     ) -> None:
         self.now = 0
-        self.a = Port(1, 1, options, first_psn, kind)
-        self.b = Port(2, 2, options, first_psn, kind)
+        self.a = Port(1, 1, options, first_psn, kind, gid)
+        self.b = Port(2, 2, options, first_psn, kind, gid)
         # A queue pair number that differs shows a mix-up of the two ends.
         other = self.b.new_qp()
         self.b.engine.qps.destroy(self.b.qp)

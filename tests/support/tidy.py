@@ -32,7 +32,12 @@ class Ban:
 
 _EDGE = r"^(host_driver/cli/|tests/|benchmarks/|scripts/|examples/)"
 BANS = (
-    Ban(r"random\.(?!Random$|SystemRandom$)\w+", "an rng passed in (kvlane.seams.Rng)"),
+    Ban(
+        r"random\.(?!Random$|SystemRandom$)\w+",
+        "an rng passed in (kvlane.seams.Rng)",
+        # Seeds what tests that are not ours draw from the one generator of the process.
+        r"^tests/conformance/child\.py$",
+    ),
     Ban(
         r"numpy\.random\.(?!Generator$|default_rng$)\w+",
         "np.random.default_rng(seed), passed in",
@@ -48,7 +53,8 @@ BANS = (
         # The second hands its whole environment on to a child.
         rf"{_EDGE}|^proto/kvlane/jit\.py$|^host_driver/emulated\.py$",
     ),
-    Ban("eval|exec", "a table of functions"),
+    # It runs the text behind -c, as the interpreter does.
+    Ban("eval|exec", "a table of functions", r"^emulator/pyverbs/__main__\.py$"),
 )
 _UNSEEDED = {"random.Random", "numpy.random.default_rng"}
 

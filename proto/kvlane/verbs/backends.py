@@ -16,13 +16,24 @@ BACKENDS: dict[str, str] = {"emulator": "emulator.backend"}
 class Backend(Protocol):
     """What a backend module offers at its top level."""
 
+    options_type: type
+    """The dataclass of settings (``kvlane.config``) that ``open_device`` reads options into."""
+
     def open_device(self, options: Mapping[str, object]) -> Device:
         """Open the NIC that ``options`` describe; ``ConfigError`` names what is wrong in them."""
 
 
 def open_device(backend: str, options: Mapping[str, object]) -> Device:
     """Open a device of the named backend."""
+    return _find(backend).open_device(options)
+
+
+def options_type(backend: str) -> type:
+    """The settings that a device of the named backend takes, to show or check them."""
+    return _find(backend).options_type
+
+
+def _find(backend: str) -> Backend:
     if backend not in BACKENDS:
         raise ConfigError(f"verbs: {backend!r} is unknown; one of {', '.join(sorted(BACKENDS))}")
-    module = cast(Backend, import_module(BACKENDS[backend]))
-    return module.open_device(options)
+    return cast(Backend, import_module(BACKENDS[backend]))

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlane.errors import VerbsError
 from kvlane.verbs.enums import AccessFlags, QpState
 from kvlane.verbs.records import RecordArray
 
@@ -31,6 +32,17 @@ class QpEndpoint:
     """The largest path MTU this side can take; the smaller of both is used."""
 
 
+_OPTION_RANGES: dict[str, tuple[int, int]] = {
+    "max_send_wr": (1, 1 << 15),
+    "max_recv_wr": (1, 1 << 15),
+    "max_rd_atomic": (1, 64),
+    "ack_timeout_code": (0, 31),
+    "retry_count": (0, 7),
+    "rnr_retry_count": (0, 7),
+    "min_rnr_timer_code": (0, 31),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class QpOptions:
     """Depths and timers of an RC queue pair."""
@@ -45,6 +57,11 @@ class QpOptions:
     rnr_retry_count: int = 7
     """7 means for ever (IBTA 1.7 section 9.9.2.1.1)."""
     min_rnr_timer_code: int = 12
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _OPTION_RANGES.items():
+            if not low <= getattr(self, name) <= high:
+                raise VerbsError(f"{name} must be {low} to {high}, not {getattr(self, name)}")
 
 
 class MemoryRegion(Protocol):

@@ -13,6 +13,7 @@ from kvlane.errors import (
     NamespaceMismatchError,
     SessionNotFoundError,
 )
+from kvlane.keys import root_key
 from kvlane.namespace import Namespace
 
 BF16 = Namespace(name="llama", kv_dtype="bfloat16")
@@ -70,14 +71,49 @@ def test_sessions_are_bounded_and_a_closed_one_makes_room() -> None:
     table.attach("b", BF16)
 
 
-def test_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def names(table: SessionTable) -> set[str]:
+    return {namespace.name for namespace, _ in table.namespaces()}
+
+
+def test_namespaces_with_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_NAMESPACES", 2)
     table = SessionTable(max_sessions=9, id_base=0)
-    table.attach("a", Namespace(name="one"))
+    one = table.attach("a", Namespace(name="one"))
     table.attach("a", Namespace(name="two"))
     with pytest.raises(CapacityError, match="namespaces"):
         table.attach("a", Namespace(name="three"))
     table.attach("a", Namespace(name="two"))
+    table.remove(one.session_id)
+    table.attach("a", Namespace(name="three"))
+    assert names(table) == {"two", "three"}
+
+
+def test_the_namespace_that_was_unused_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_NAMESPACES", 3)
+    table = SessionTable(max_sessions=9, id_base=0)
+    kept = table.attach("a", Namespace(name="kept"))
+    first, second = (table.attach("a", Namespace(name=name)) for name in ("first", "second"))
+    table.remove(second.session_id)
+    table.remove(first.session_id)
+    fourth = table.attach("a", Namespace(name="fourth"))
+    assert names(table) == {"kept", "first", "fourth"}
+    table.attach("a", Namespace(name="first"))
+    table.remove(kept.session_id)
+    table.remove(fourth.session_id)
+    table.attach("a", Namespace(name="fifth"))
+    assert names(table) == {"first", "fourth", "fifth"}
+
+
+def test_a_forgotten_name_may_come_back_with_another_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_NAMESPACES", 1)
+    table = SessionTable(max_sessions=9, id_base=0)
+    for namespace in (BF16, Namespace(name="other"), FP8):
+        table.remove(table.attach("a", namespace).session_id)
+    assert table.namespaces() == [(FP8, 0)]
+    # What makes it safe: blocks of the one cannot be found by keys of the other.
+    assert root_key(BF16, b"") != root_key(FP8, b"")
 
 
 def test_ids_are_never_used_twice_and_start_at_the_base() -> None:

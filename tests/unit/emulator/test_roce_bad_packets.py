@@ -14,18 +14,9 @@ from emulator.wire.icrc import icrc
 from emulator.wire.ip import emit_headers
 from emulator.wire.opcode import Opcode
 from kvlane.verbs.enums import QpState, WrOpcode
-from tests.support.roce_pair import Frame, Pair, mapped_gid
+from tests.support.roce_pair import Frame, Pair, mapped_gid, reseal
 
 Damage = Callable[[bytearray, Any], None]
-
-
-def reseal(payload: bytearray, descriptor: Any) -> Frame:
-    """The frame with a right ICRC over whatever it holds."""
-    body = bytes(payload[:-4])
-    record = descriptor.copy()
-    record.length = len(payload)
-    value = icrc(emit_headers(record, len(payload)), body)
-    return body + value.to_bytes(4, "little"), record
 
 
 def good_write(pair: Pair) -> Frame:

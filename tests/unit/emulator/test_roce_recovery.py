@@ -10,7 +10,7 @@ import pytest
 from emulator.wire.opcode import Opcode
 from kvlane.verbs.enums import QpState, WcStatus, WrOpcode
 from kvlane.verbs.protocols import QpOptions
-from tests.support.roce_pair import Channel, Frame, LossyChannel, Pair
+from tests.support.roce_pair import Channel, Frame, LossyChannel, Pair, reseal
 
 MTU = 256
 OPTIONS = QpOptions(ack_timeout_code=8, max_send_wr=256, max_recv_wr=256)
@@ -261,3 +261,73 @@ def test_the_window_bounds_what_is_unacknowledged() -> None:
     pair.a.send(WrOpcode.RDMA_WRITE, local, 100_000, remote=remote)
     sent = [len(pair.a.transmit(0)) for _ in range(5)]
     assert sum(sent) == 16
+
+
+def test_packets_out_of_order_cost_no_timer() -> None:
+    """The NAK for the gap is cancelled when the gap closes; what was dropped is asked for."""
+    pair = Pair(MTU, OPTIONS)
+
+    def swap_the_last_two(frames: list[Frame]) -> list[Frame]:
+        return [*frames[:-2], frames[-1], frames[-2]] if len(frames) > 2 else frames
+
+    pair.to_b = swap_the_last_two
+    transfer(pair, WrOpcode.RDMA_WRITE, 3 * MTU)
+    assert pair.a.engine.counters()["local_ack_timeout_err"] == 0
+    assert pair.a.engine.counters()["packet_seq_err"] == 1
+
+
+def test_a_repeated_read_is_answered_before_later_ones() -> None:
+    """Else the later ones are sent in vain, and the timer has to ask for them once more."""
+    pair = Pair(MTU, OPTIONS)
+    local, remote = pair.a.region(400 * MTU), pair.b.region(400 * MTU)
+    remote.data[:] = np.random.default_rng(1).integers(0, 256, 400 * MTU, dtype=np.uint8)
+    half = 200 * MTU
+    pair.to_a = once(lambda seen, frame: seen == 199, drop)
+    pair.a.send(WrOpcode.RDMA_READ, local, half, remote=remote)
+    pair.a.send(WrOpcode.RDMA_READ, local, half, remote=remote, offset=half, remote_offset=half)
+    pair.run()
+    assert [WcStatus(int(wc.status)) for wc in pair.a.poll()] == [WcStatus.SUCCESS] * 2
+    assert (local.data == remote.data).all()
+    assert pair.a.engine.counters()["local_ack_timeout_err"] == 0
+
+
+def test_a_stray_repetition_of_a_read_does_not_end_the_connection() -> None:
+    pair = Pair(MTU, OPTIONS)
+    local, remote = pair.a.region(MTU), pair.b.region(MTU)
+    kept: list[Frame] = []
+    pair.to_b = lambda frames: kept.extend(frames) or frames  # type: ignore[func-returns-value]
+    pair.a.send(WrOpcode.RDMA_READ, local, MTU, remote=remote)
+    pair.run()
+    pair.b.engine.regions.deregister(remote.key)
+    pair.b.receive(kept[0], pair.now)
+    pair.run()
+    assert pair.a.state == pair.b.state == QpState.RTS
+    pair.a.poll()
+    transfer(pair, WrOpcode.SEND)
+
+
+def test_nobody_can_acknowledge_what_was_not_sent() -> None:
+    pair = Pair(MTU, OPTIONS)
+    local, remote = pair.a.region(1000 * MTU), pair.b.region(1000 * MTU)
+    answers: list[Frame] = []
+    pair.to_a = lambda frames: answers.extend(frames) or []  # type: ignore[func-returns-value]
+    pair.a.send(WrOpcode.RDMA_WRITE, local, 1000 * MTU, remote=remote)
+    pair.step()
+    assert answers
+    payload, descriptor = answers[0]
+    far = (pair.a.first_psn + 999) & 0xFFFFFF
+    forged = bytearray(payload)
+    forged[9:12] = far.to_bytes(3, "big")
+    pair.a.receive(reseal(forged, descriptor), pair.now)
+    assert pair.a.poll() == []
+
+
+def test_a_long_read_does_not_hold_back_a_send() -> None:
+    pair = Pair(MTU, OPTIONS)
+    local, remote = pair.a.region(400 * MTU), pair.b.region(400 * MTU)
+    sent: list[int] = []
+    pair.to_b = lambda frames: sent.extend(map(opcode_of, frames)) or []  # type: ignore[func-returns-value]
+    pair.a.send(WrOpcode.RDMA_READ, local, 400 * MTU, remote=remote)
+    pair.a.send(WrOpcode.SEND, local, 8)
+    pair.step()
+    assert sent == [Opcode.RC_RDMA_READ_REQUEST, Opcode.RC_SEND_ONLY]

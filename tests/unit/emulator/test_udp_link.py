@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -238,6 +239,45 @@ def test_what_cannot_be_sent_is_lost_and_the_rest_is_sent(pair: Pair) -> None:
     assert sender.send(burst) == 6
     assert receive_frames(receiver, 3) == [payloads[0], payloads[2], payloads[5]]
     assert sender.lost_sending == 3
+    assert sender.counters() == {"link_lost_sending": 3, "link_lost_receiving": 0}
+
+
+def test_the_first_frame_that_is_too_long_is_told_with_what_to_do(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender, receiver = pair
+    burst = burst_to(receiver, numbered([MAX_PAYLOAD_BYTES + 1] * 3), sender)
+    with caplog.at_level(logging.WARNING):
+        sender.send(burst)
+        sender.send(burst)
+    assert sender.lost_sending == 6
+    (message,) = caplog.messages
+    assert f"packets with {MAX_PAYLOAD_BYTES + 1} bytes" in message
+    assert "127.0.0.1" in message
+    assert "mtu_bytes" in message
+
+
+def test_losses_of_other_kinds_are_counted_and_not_told(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender, receiver = pair
+    burst = burst_to(receiver, numbered([64]), sender)
+    burst.frames.dst_lo[0] = IPV4_MAPPED_LOW | 0xFFFFFFFF  # broadcast, which needs permission
+    sender.send(burst)
+    assert sender.lost_sending == 1
+    assert caplog.messages == []
+
+
+def test_a_flood_of_empty_datagrams_does_not_keep_the_receiver() -> None:
+    receiver = UdpLink("127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for payload in [b""] * 20 + [b"end"]:
+            stranger.sendto(payload, ("127.0.0.1", receiver.udp_port))
+    wait_readable(receiver)
+    assert receive_once(receiver, frames=8) == []
+    assert receive_once(receiver, frames=8) == []
+    assert receive_once(receiver, frames=8) == [b"end"]
+    receiver.close()
 
 
 def test_a_peer_that_is_gone_is_a_loss_and_no_error(pair: Pair) -> None:

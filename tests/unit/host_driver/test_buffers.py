@@ -141,9 +141,24 @@ def test_the_callers_key_array_may_be_reused_at_once() -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [np.zeros((2, 31), np.uint8), np.zeros(32, np.uint8), np.zeros((1, 32)), [b"short"]],
-    ids=["width", "flat", "dtype", "short"],
+    [
+        np.zeros((2, 31), np.uint8),
+        np.zeros(32, np.uint8),
+        np.zeros((1, 32)),
+        [b"short"],
+        ["a" * 32],
+        [1],
+    ],
+    ids=["width", "flat", "dtype", "short", "text", "number"],
 )
 def test_what_is_no_key_is_refused(keys: Any) -> None:
     with pytest.raises(ConfigError, match="32"):
         key_array(keys)
+
+
+@pytest.mark.parametrize("one", [bytes(32), "a" * 32, None, 7])
+def test_one_thing_in_place_of_a_list_is_refused(one: Any) -> None:
+    with pytest.raises(ConfigError, match="keys must be a list"):
+        key_array(one)
+    with pytest.raises(ConfigError, match="blocks must be a list"):
+        block_list(one, name="blocks", writable=False)

@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 from host_driver.cli import main as cli_main
 from host_driver.cli.main import SUBCOMMANDS, Subcommand, main
 from host_driver.cli.replay import driver_config, full_target
-from host_driver.cli.status import AgentReport
+from host_driver.cli.status import AgentReport, target_of
 from host_driver.control import AgentCapabilities
+from host_driver.replay.workload import Workload, available_memory_bytes, capacity_bytes
 from kvlane.control import convert
 from kvlane.control.v1 import control_pb2
 from kvlane.errors import ConfigError, TransferError
@@ -131,6 +132,72 @@ def test_config_show_names_what_is_wrong_in_a_file(tmp_path: Path) -> None:
     assert f"error: {path}: store.capacity is an unknown key" in result.stderr
 
 
+def test_config_show_documents_the_settings_of_the_nic(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("device:\n  options:\n    listen: 127.0.0.1:4791\n")
+    lines = kvlane("config", "show", "--config", str(path)).stdout.splitlines()
+    at = lines.index("  options:")
+    shown = lines[at + 1 : lines.index("store:")]
+    assert "    listen: 127.0.0.1:4791" in shown
+    assert "    mtu_bytes: 0" in shown
+    assert any(line.startswith("    # Largest path MTU") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("lissten: 127.0.0.1:1", "device.options: lissten is an unknown key"),
+        ("mtu_bytes: 1500", "mtu_bytes: no path MTU of 1500"),
+        ("faults: gremlins=1", "'gremlins' is unknown"),
+    ],
+)
+def test_config_show_refuses_what_the_nic_would_refuse(
+    tmp_path: Path, options: str, says: str
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"device:\n  options:\n    {options}\n")
+    result = kvlane("config", "show", "--config", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"error: {path}: " in result.stderr
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("listen", "target"),
+    [
+        ("192.0.2.7:50058", "192.0.2.7:50058"),
+        ("0.0.0.0:50057", "127.0.0.1:50057"),
+        ("'[::]:50057'", "[::1]:50057"),
+        ("'[2001:db8::7]:50057'", "[2001:db8::7]:50057"),
+    ],
+)
+def test_status_asks_where_the_agents_configuration_says(
+    tmp_path: Path, listen: str, target: str
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"control:\n  listen: {listen}\n")
+    assert target_of(path) == target
+
+
+def test_status_cannot_ask_at_a_port_that_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("control:\n  listen: 127.0.0.1:0\n")
+    result = kvlane("status", "--config", str(path))
+    assert result.exit_code == 2
+    assert "name the TARGET" in result.stderr
+
+
+def test_status_takes_a_target_or_a_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("control:\n  listen: 127.0.0.1:1\n")
+    asked = kvlane("status", "--config", str(path))
+    assert asked.exit_code == 2
+    assert "127.0.0.1:1" in asked.stderr
+    both = kvlane("status", "127.0.0.1:1", "--config", str(path))
+    assert both.exit_code == 2
+    assert "give one of them" in both.stderr
+
+
 CAPABILITIES = AgentCapabilities(
     version=(1, 2, 3),
     features=frozenset({"match", "checksum"}),
@@ -184,6 +251,11 @@ def test_status_tables_leave_out_parts_that_are_empty() -> None:
         (["replay", "--block-bytes", "100"], "block bytes must be a multiple of 8"),
         (["replay", "--target", "127.0.0.1:1", "--capacity-gib", "2"], "--capacity-gib is for"),
         (["replay", "--target", "nowhere"], "'nowhere' is not an endpoint"),
+        (["replay", "--capacity-gib", "nan"], "--capacity-gib must be above 0"),
+        (["replay", "--capacity-gib", "inf"], "--capacity-gib must be above 0"),
+        (["replay", "--capacity-gib", "-inf"], "--capacity-gib must be above 0"),
+        (["replay", "--capacity-gib", "1e300"], "--capacity-gib must be above 0"),
+        (["replay", "--capacity-gib", "0"], "--capacity-gib must be above 0"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(args: list[str], says: str) -> None:
@@ -201,17 +273,54 @@ def test_status_of_an_agent_that_is_not_there_is_one_line() -> None:
     assert "127.0.0.1:1" in result.stderr
 
 
+CHAT = Workload(trace=None, limit=20, seed=1)
+
+
 def test_a_private_emulated_agent_gets_slots_of_the_payloads_size() -> None:
-    assert full_target("emulated:", 0.5, 4096) == "emulated:?capacity=536870912&block_bytes=4096"
-    assert full_target("emulated:", None, 64) == "emulated:?capacity=1073741824&block_bytes=64"
-    assert full_target("10.0.0.1:50057", None, 64) == "10.0.0.1:50057"
+    half = full_target("emulated:", 0.5, 4096, CHAT)
+    assert half == "emulated:?capacity=536870912&block_bytes=4096"
+    assert full_target("10.0.0.1:50057", None, 64, CHAT) == "10.0.0.1:50057"
     with pytest.raises(ConfigError, match="capacity"):
-        full_target("emulated:?capacity=1GiB", 2.0, 64)
+        full_target("emulated:?capacity=1GiB", 2.0, 64, CHAT)
 
 
-def test_faults_and_seed_go_to_the_hosts_own_nic() -> None:
-    config = driver_config("drop=0.01", 7, 5)
-    assert config.device_options["faults"] == "drop=0.01"
-    assert config.device_options["seed"] == 7
-    assert config.device_options["mtu_bytes"] == 4096
+def test_by_default_a_private_emulated_agent_has_room_for_every_block(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    line = '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": %s}\n'
+    trace.write_text("".join(line % ids for ids in ([1, 2, 3], [1, 2, 4], [9] * 50)))
+    for limit, blocks in ((None, 5), (2, 4)):
+        target = full_target("emulated:", None, 64, Workload(trace, limit, 1))
+        assert target == f"emulated:?capacity={blocks * 64}&block_bytes=64"
+
+
+def test_default_capacity_leaves_half_of_the_memory_and_holds_a_block() -> None:
+    assert capacity_bytes(10, 64, available_bytes=1 << 20) == 640
+    assert capacity_bytes(10, 64, available_bytes=600) == 4 * 64
+    assert capacity_bytes(10, 64, available_bytes=0) == 64
+    assert capacity_bytes(0, 64, available_bytes=1 << 20) == 64
+    assert available_memory_bytes() > 1 << 20
+
+
+def test_options_of_the_nic_go_to_the_hosts_own_nic() -> None:
+    config = driver_config("drop=0.01", 7, 5, "192.0.2.9:4791", 1024)
+    assert config.device_options == {
+        "faults": "drop=0.01",
+        "seed": 7,
+        "mtu_bytes": 1024,
+        "listen": "192.0.2.9:4791",
+    }
     assert config.queue_depth == 5
+
+
+def test_the_nic_chooses_address_and_mtu_that_nobody_gives() -> None:
+    options = driver_config("", 7, 5, None, 0).device_options
+    assert "listen" not in options
+    assert options["mtu_bytes"] == 0
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1"])
+def test_a_benchmark_without_rounds_is_a_usage_error(rounds: str) -> None:
+    result = kvlane("bench", "wire", "--rounds", rounds)
+    assert result.exit_code == 2
+    assert "Usage: kvlane bench wire" in result.stderr
+    assert "--rounds" in result.stderr

@@ -325,6 +325,50 @@ def test_news_that_the_session_is_gone_end_everything_once(rig: Rig) -> None:
     assert len({id(error) for error in errors}) == len(errors)  # each task raises its own
 
 
+def test_an_interrupted_failure_is_finished_by_the_next(rig: Rig) -> None:
+    probes = [exist(rig, first) for first in range(6)]
+    rig.pump()
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupt_once() -> None:
+        if interrupts:
+            raise interrupts.pop()
+
+    probes[2].operation.when_ended(interrupt_once)
+    with pytest.raises(KeyboardInterrupt):
+        rig.queue.fail(TransferError("first"))
+    rig.queue.fail(TransferError("second"))
+    assert ["first" in str(probe.error) for probe in probes] == [True] * 6
+
+
+def test_a_callback_that_fails_keeps_no_other_call_waiting(rig: Rig) -> None:
+    probes = [exist(rig, first) for first in range(3)]
+
+    def fail() -> None:
+        raise RuntimeError("the loop is closed")
+
+    probes[0].operation.when_ended(fail)
+    rig.pump()
+    rig.queue.fail(TransferError("gone"))
+    assert all(type(probe.error) is TransferError for probe in probes)
+
+
+def test_an_error_tells_what_is_known_of_every_key(rig: Rig) -> None:
+    probe = Probe(rig, DeleteOperation, keys_of(2 * MAX_KEYS_PER_CAPSULE + 1))
+    rig.pump()
+    received = rig.agent.commands()
+    rig.agent.answer(received[2])
+    rig.agent.answer(received[0], key_status=KeyStatus.NOT_FOUND)
+    rig.pump()
+    rig.queue.fail(TransferError("gone"))
+    with pytest.raises(TransferError) as caught:
+        probe.operation.raise_error()
+    statuses = caught.value.results
+    assert set(statuses[:MAX_KEYS_PER_CAPSULE]) == {KeyStatus.NOT_FOUND}
+    assert set(statuses[MAX_KEYS_PER_CAPSULE:-1]) == {KeyStatus.ABORTED}
+    assert statuses[-1] == KeyStatus.OK
+
+
 def test_a_failed_queue_refuses_at_once(rig: Rig) -> None:
     rig.queue.fail(TransferError("gone"))
     probe = exist(rig)

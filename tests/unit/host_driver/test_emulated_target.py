@@ -114,6 +114,13 @@ def test_an_agent_that_never_comes_up_is_given_up(emulator: Write) -> None:
         EmulatedAgent(EmulatedOptions(), start_timeout_ms=1)
 
 
+def test_an_agent_may_end_by_itself_before_it_is_made_to(emulator: Write, tmp_path: Path) -> None:
+    last_act = tmp_path / "last act"
+    emulator(READY + UNTIL_EOF + f"open({str(last_act)!r}, 'w').write('done')\n")
+    EmulatedAgent(EmulatedOptions(), start_timeout_ms=60_000).close()
+    assert last_act.read_text() == "done"
+
+
 def test_an_agent_that_ignores_everything_is_killed(
     emulator: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

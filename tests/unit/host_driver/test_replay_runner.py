@@ -23,6 +23,7 @@ from host_driver.replay.trace import Request, read_trace
 from host_driver.results import RetrieveResult
 from kvlane.capsule import KeyArray, KeyStatus
 from kvlane.errors import ConfigError, TraceFormatError, TransferError
+from tests.support.cache_model import sequential_hits
 from tests.support.memory_dpu import MemoryDpu
 
 REPOSITORY = Path(__file__).parents[3]
@@ -31,19 +32,6 @@ BLOCK_BYTES = 64
 
 def requests_of(*chains: Sequence[int]) -> list[Request]:
     return [Request(0, 512 * len(chain), 1, tuple(chain)) for chain in chains]
-
-
-def sequential_hits(chains: Sequence[Sequence[int]]) -> int:
-    """The hits of a cache that never evicts: the leading blocks named by earlier requests."""
-    named: set[int] = set()
-    hits = 0
-    for chain in chains:
-        for block in chain:
-            if block not in named:
-                break
-            hits += 1
-        named.update(chain)
-    return hits
 
 
 async def replayed(

@@ -167,6 +167,36 @@ def test_a_failure_gives_the_staging_back() -> None:
     assert rig.staging.used_bytes == 0
 
 
+def test_staging_that_cannot_be_given_back_keeps_no_caller_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    operations = [store(rig, [b"x" * 100], [-1]) for _ in range(3)]
+
+    def broken(addr: int) -> None:
+        raise KeyError(addr)
+
+    monkeypatch.setattr(rig.staging, "release", broken)
+    rig.queue.fail(TransferError("gone"))
+    assert [type(operation.error) for operation in operations] == [TransferError] * 3
+
+
+def test_an_error_tells_which_blocks_were_stored() -> None:
+    rig = Rig(staging=4096)
+    operation = store(rig, [bytes(1000)] * 3, [-1] * 3)
+    first, _, _ = rig.agent.commands()
+    rig.agent.answer(first)
+    rig.pump()
+    rig.queue.fail(TransferError("gone"))
+    with pytest.raises(TransferError) as caught:
+        operation.raise_error()
+    assert caught.value.results.statuses.tolist() == [
+        KeyStatus.OK,
+        KeyStatus.ABORTED,
+        KeyStatus.ABORTED,
+    ]
+
+
 def test_checksums_go_with_a_store_only_when_wanted() -> None:
     rig = Rig()
     blocks = [b"abc" * 30, np.arange(90, dtype=np.uint8)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -9,12 +10,19 @@ from typing import Any
 
 import pytest
 
+from kvlane.config import load_mapping
 from kvlane.errors import ConfigError
-from kvlane.verbs.backends import BACKENDS, open_device
+from kvlane.verbs.backends import BACKENDS, open_device, options_type
 from tests.support.repository import run_python
 
 PROBE = """
+from dataclasses import dataclass
+from kvlane.config import setting
 from kvlane.errors import ConfigError
+
+@dataclass(frozen=True)
+class options_type:
+    gid: str = setting("::1", "Which.")
 
 def open_device(options):
     if options.keys() - {"gid"}:
@@ -46,13 +54,19 @@ def test_backend_checks_its_own_options(probe: str) -> None:
 
 def test_unknown_backend_is_refused_with_those_there_are(probe: str) -> None:
     known = ", ".join(sorted(BACKENDS))
-    with pytest.raises(ConfigError, match=f"'mlx5' is unknown; one of {known}$"):
-        open_device("mlx5", {})
+    for use in (lambda: open_device("mlx5", {}), lambda: options_type("mlx5")):
+        with pytest.raises(ConfigError, match=f"'mlx5' is unknown; one of {known}$"):
+            use()
 
 
-@pytest.mark.parametrize("module", BACKENDS.values())
-def test_every_listed_backend_offers_the_function(module: str) -> None:
-    assert callable(import_module(module).open_device)
+def test_backend_tells_its_options(probe: str) -> None:
+    assert [field.name for field in dataclasses.fields(options_type(probe))] == ["gid"]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_listed_backend_offers_what_is_asked_of_it(name: str) -> None:
+    assert callable(import_module(BACKENDS[name]).open_device)
+    assert load_mapping(options_type(name), {}) == options_type(name)()
 
 
 def test_table_imports_no_backend(tmp_path: Path) -> None:

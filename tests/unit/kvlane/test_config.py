@@ -96,8 +96,14 @@ def test_every_kind_of_value_is_taken() -> None:
     assert type(node.ratio) is float
 
 
-def test_instances_do_not_share_a_default_mapping() -> None:
-    assert Node().options is not Node().options
+def test_mappings_are_as_frozen_as_the_rest() -> None:
+    given: dict[str, object] = {"depth": 1}
+    for node in (Node(), load_mapping(Node, {"options": given})):
+        with pytest.raises(TypeError):
+            node.options["depth"] = 2  # type: ignore[index]
+    node = load_mapping(Node, {"options": given})
+    given["depth"] = 2
+    assert node.options == {"depth": 1}
 
 
 def test_unknown_key_is_named_with_its_path_and_the_nearest_one() -> None:
@@ -308,3 +314,15 @@ def test_sections_stand_under_their_docstring_and_choices_are_listed() -> None:
     lines = render(Node()).splitlines()
     assert lines[:3] == ["# The memory pool.", "pool:", "  # Size of the pool."]
     assert lines[lines.index("mode: fast") - 1] == "# One of: fast, safe. Default: fast."
+
+
+def test_a_mapping_is_shown_by_the_settings_that_it_was_loaded_into() -> None:
+    node = load_mapping(Node, {"options": {"slots": 7}})
+    text = render(node, {"options": load_mapping(Pool, node.options)})
+    shown = text[text.index("# The memory pool.\noptions:\n") :].splitlines()
+    assert shown[1:4] == [
+        "options:",
+        "  # Size of the pool.",
+        "  # Unit: bytes. Range: 64 to 1TiB. Default: 4KiB.",
+    ]
+    assert load_mapping(Node, yaml.safe_load(text)).options == {"size_bytes": "4KiB", "slots": 7}

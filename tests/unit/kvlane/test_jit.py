@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,17 +95,34 @@ def test_home_that_cannot_be_written_falls_back_to_a_private_folder(tmp_path: Pa
     # A file in the way refuses even root, whom permissions do not stop.
     (tmp_path / "home").write_text("no folder")
     (tmp_path / "tmp").mkdir()
-    path = cache_dir(
-        tmp_path,
-        {
-            "KVLANE_CACHE_DIR": "",
-            "XDG_CACHE_HOME": "",
-            "HOME": str(tmp_path / "home"),
-            "TMPDIR": str(tmp_path / "tmp"),
-        },
-    )
-    assert path.parent == tmp_path / "tmp"
-    assert path.stat().st_mode & 0o777 == 0o700
+    env = {
+        "KVLANE_CACHE_DIR": "",
+        "XDG_CACHE_HOME": "",
+        "HOME": str(tmp_path / "home"),
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
+    program = f"{WHERE}; print(oct(jit.CACHE_DIR.stat().st_mode & 0o777))"
+    path, mode = run(["-c", program], tmp_path, env).split()
+    assert Path(path).parent == tmp_path / "tmp"
+    assert mode == "0o700"
+    assert not Path(path).exists(), "a folder that nobody finds again must not be left behind"
+
+
+def test_folders_that_were_not_used_for_long_are_removed(tmp_path: Path) -> None:
+    env = {"KVLANE_CACHE_DIR": str(tmp_path)}
+    old, recent = tmp_path / "kernels-old", tmp_path / "kernels-recent"
+    old.mkdir()
+    recent.mkdir()
+    os.utime(old, (1, 1))
+    current = cache_dir(tmp_path, env)
+    assert not old.exists()
+    assert recent.exists()
+    assert current.exists()
+
+
+def test_kernels_of_other_packages_stay_where_they_are(tmp_path: Path) -> None:
+    program = "import numba; from kvlane import rawmem; print(repr(numba.config.CACHE_DIR))"
+    assert run(["-c", program], tmp_path, {"KVLANE_CACHE_DIR": str(tmp_path)}) == "''"
 
 
 def test_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:

@@ -228,3 +228,11 @@ def test_keys_are_packed_in_order() -> None:
 def test_key_of_another_length_is_not_packed() -> None:
     with pytest.raises(ConfigError, match="key 1 has 31 bytes"):
         pack_keys([bytes(32), bytes(31)])
+
+
+@pytest.mark.parametrize("key", ["a" * 32, 7, None])
+def test_what_is_no_bytes_is_no_key(key: object) -> None:
+    with pytest.raises(ConfigError, match="a block key is 32 bytes"):
+        pack_keys([key])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="a block key is 32 bytes"):
+        block_key(key, [1])  # type: ignore[arg-type]

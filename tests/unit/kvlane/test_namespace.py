@@ -109,3 +109,8 @@ def test_unprintable_name_is_refused(name: str) -> None:
 
 def test_longest_name_is_accepted() -> None:
     assert Namespace(name="n" * 128).name == "n" * 128
+
+
+def test_text_that_no_message_can_carry_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model is not valid Unicode"):
+        Namespace(model="llama\ud800")

@@ -8,10 +8,12 @@ import pytest
 
 from kvlane.verbs.enums import (
     AccessFlags,
+    EventType,
     Mtu,
     QpState,
     QpType,
     SendFlags,
+    WcFlags,
     WcOpcode,
     WcStatus,
     WrOpcode,
@@ -24,7 +26,7 @@ LIBIBVERBS: dict[type[IntEnum], tuple[int, str]] = {
     WrOpcode: (
         0,
         "RDMA_WRITE RDMA_WRITE_WITH_IMM SEND SEND_WITH_IMM RDMA_READ ATOMIC_CMP_AND_SWP "
-        "ATOMIC_FETCH_AND_ADD",
+        "ATOMIC_FETCH_AND_ADD LOCAL_INV BIND_MW SEND_WITH_INV",
     ),
     WcStatus: (
         0,
@@ -37,7 +39,7 @@ LIBIBVERBS: dict[type[IntEnum], tuple[int, str]] = {
 
 LIBIBVERBS_FLAGS: dict[type[IntFlag], str] = {
     SendFlags: "FENCE SIGNALED SOLICITED INLINE",
-    AccessFlags: "LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC",
+    WcFlags: "GRH WITH_IMM IP_CSUM_OK WITH_INV",
 }
 
 
@@ -57,13 +59,31 @@ def test_flags_are_the_bits_in_the_order_of_the_header(flags: type[IntFlag]) -> 
     }
 
 
+def test_access_flags_are_those_of_the_header() -> None:
+    in_order = "LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC MW_BIND ZERO_BASED ON_DEMAND"
+    wanted = {name: 1 << bit for bit, name in enumerate(in_order.split())}
+    wanted["RELAXED_ORDERING"] = 1 << 20  # the first of the optional ones
+    assert {str(member.name): member.value for member in AccessFlags} == wanted
+
+
+def test_events_are_those_of_the_header() -> None:
+    first = (
+        "CQ_ERR QP_FATAL QP_REQ_ERR QP_ACCESS_ERR COMM_EST SQ_DRAINED PATH_MIG PATH_MIG_ERR "
+        "DEVICE_FATAL PORT_ACTIVE PORT_ERR"
+    )
+    wanted = {name: number for number, name in enumerate(first.split())}
+    wanted |= {"SRQ_ERR": 14, "SRQ_LIMIT_REACHED": 15, "QP_LAST_WQE_REACHED": 16}
+    assert {member.name: member.value for member in EventType} == wanted
+
+
 def test_completions_of_receives_have_the_receive_bit() -> None:
     # IBV_WC_RECV is 1 << 7, so that a completion of a receive is told by one bit.
     receive = {opcode for opcode in WcOpcode if opcode & 128}
     assert receive == {WcOpcode.RECV, WcOpcode.RECV_RDMA_WITH_IMM}
     assert (WcOpcode.RECV, WcOpcode.RECV_RDMA_WITH_IMM) == (128, 129)
     sends = [WcOpcode.SEND, WcOpcode.RDMA_WRITE, WcOpcode.RDMA_READ]
-    assert [*sends, WcOpcode.COMP_SWAP, WcOpcode.FETCH_ADD] == [0, 1, 2, 3, 4]
+    local = [WcOpcode.BIND_MW, WcOpcode.LOCAL_INV]
+    assert [*sends, WcOpcode.COMP_SWAP, WcOpcode.FETCH_ADD, *local] == [0, 1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("mtu", Mtu)

@@ -1,0 +1,82 @@
+"""Options of the emulated devices, as they stand on the command line and in a YAML file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.link.addressing import Addressing, MappedAddressing, VirtualAddressing
+from emulator.link.faults import FaultPlan
+from kvlane.config import parse_endpoint, setting
+from kvlane.errors import ConfigError
+from kvlane.verbs.enums import Mtu
+
+MAX_DEVICES = 64
+MAX_PORT = 65535
+ADDRESSING: dict[str, type[Addressing]] = {"virtual": VirtualAddressing, "ipv4": MappedAddressing}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricConfig:
+    """Emulated devices of a process, all alike."""
+
+    devices: int = setting(1, "Number of devices.", minimum=0, maximum=MAX_DEVICES)
+    name: str = setting("kvlane", "Their name; a number is put behind it, from 0 up.")
+    listen: str = setting(
+        "127.0.0.1:0",
+        "Address and UDP port of the first device, the next ports are those of the others; "
+        "port 0 takes free ones, and so does a forked child.",
+        check=parse_endpoint,
+    )
+    addressing: str = setting(
+        "virtual",
+        "What GIDs are: with 'virtual' every device has an IPv6 GID of its own by which others "
+        "find it wherever it listens; with 'ipv4' it is the address it listens on, "
+        "IPv4-mapped, and peers must listen on port 4791.",
+        choices=tuple(ADDRESSING),
+    )
+    mtu_bytes: int = setting(4096, "Path MTU of the port: 256, 512, 1024, 2048 or 4096.")
+    faults: str = setting(
+        "",
+        "Faults that the link injects both ways, such as drop=0.01,dup=0.01,reorder=0.01; "
+        "empty for none.",
+        check=FaultPlan.parse,
+    )
+    seed: int = setting(0, "Seed of faults and first PSNs; 0 draws one, so that two runs differ.")
+    pcap: str = setting(
+        "",
+        "File that gets every packet, for Wireshark (pcapng); empty for none. With several "
+        "devices, or in a forked child, device and process are named before its suffix.",
+    )
+    trace: str = setting(
+        "",
+        "File that gets an event, one JSON object a line, for every packet, change of state, "
+        "retransmission and NAK; empty for none. Named like the file of pcap.",
+    )
+
+    def validate(self) -> None:
+        """Relations and values; ``ConfigError`` names what to write instead."""
+        try:
+            Mtu.from_bytes_size(self.mtu_bytes)
+        except ValueError as error:
+            raise ConfigError(f"mtu_bytes: {error}") from None
+        if self.endpoint(max(0, self.devices - 1))[1] > MAX_PORT:
+            raise ConfigError(f"listen: {self.devices} devices need ports up to {MAX_PORT}")
+        if not self.name.isidentifier():
+            raise ConfigError(f"name: {self.name!r} is no device name; write one such as kvlane")
+
+    def endpoint(self, index: int, *, in_child: bool = False) -> tuple[str, int]:
+        """Where device ``index`` listens; port 0 for any that is free."""
+        host, port = parse_endpoint(self.listen)
+        return host, port + index if port and not in_child else 0
+
+    def record_path(self, path_text: str, device: str, *, in_child: bool) -> str:
+        """Where a recording of a device goes; empty for nowhere."""
+        if not path_text:
+            return ""
+        path = Path(path_text)
+        stem = f"{path.stem}-{device}" if self.devices > 1 or in_child else path.stem
+        if in_child:
+            stem = f"{stem}-{os.getpid()}"
+        return str(path.with_name(stem + path.suffix))

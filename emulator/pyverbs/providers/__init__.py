@@ -1,0 +1,1 @@
+"""Extensions of vendors, as far as programs name them: the emulated device has none."""

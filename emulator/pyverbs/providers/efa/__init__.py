@@ -1,0 +1,1 @@
+"""Extensions of Elastic Fabric Adapters: the names that portable programs import."""

@@ -1,0 +1,1 @@
+"""Extensions of ConnectX devices: the names that portable programs import."""

@@ -1,0 +1,225 @@
+"""The software NIC between threads: nobody sleeps through what concerns him, nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from emulator.link.faults import FaultLink, FaultPlan
+from emulator.link.frames import Burst, Link
+from emulator.link.memory import memory_link_pair
+from emulator.nic.softnic import SoftNic
+from emulator.roce.attributes import REQUIRED, AddressHandle, QpAttributes, QpCaps, QpMask
+from emulator.roce.engine import RoceEngine
+from kvlane.verbs.enums import AccessFlags, QpState, QpType, SendFlags, WcStatus, WrOpcode
+from kvlane.verbs.records import SEND_WR, WC, new_records
+
+GIVE_UP_S = 60.0
+ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ
+NBYTES = 100_000
+
+
+class Host:
+    """A NIC with one queue pair and one region."""
+
+    def __init__(self, link: Link, seed: int) -> None:
+        engine = RoceEngine(
+            gid=link.gid,
+            udp_port=link.udp_port,
+            source_port=link.source_port,
+            window_bytes=link.receive_window_bytes,
+            rng=random.Random(seed),
+        )
+        self.nic = SoftNic(engine, link, time.monotonic_ns)
+        self.memory = np.zeros(NBYTES, np.uint8)
+        self.addr = int(self.memory.ctypes.data)
+        with self.nic.engine() as opened:
+            self.cq = opened.cqs.create(64)
+            self.key = opened.regions.register(self.addr, NBYTES, ACCESS, 1, self.memory)
+            self.qp = opened.qps.create(
+                QpType.RC, pd=1, send_cq=self.cq, recv_cq=self.cq, caps=QpCaps(max_send_wr=8)
+            )
+            self.number = opened.qps.number(self.qp)
+
+    def connect(self, peer: Host) -> None:
+        attributes = QpAttributes(
+            qp_access_flags=int(ACCESS),
+            ah=AddressHandle(dgid=peer.nic.link.gid, udp_port=peer.nic.link.udp_port),
+            path_mtu=3,
+            dest_qp_num=peer.number,
+            max_rd_atomic=4,
+            max_dest_rd_atomic=4,
+            min_rnr_timer=1,
+            timeout=12,
+            retry_cnt=7,
+            rnr_retry=7,
+        )
+        states = [QpState.RESET, QpState.INIT, QpState.RTR, QpState.RTS]
+        with self.nic.engine() as engine:
+            for before, after in itertools.pairwise(states):
+                attributes.qp_state = after
+                mask = QpMask.STATE | REQUIRED[before, after][QpType.RC]
+                engine.qps.modify(self.qp, attributes, mask)
+
+    def write(self, peer: Host, *, lkey: int | None = None) -> None:
+        """Post a WRITE of everything."""
+        request = new_records(SEND_WR, 1)
+        request.opcode = int(WrOpcode.RDMA_WRITE)
+        request.send_flags = int(SendFlags.SIGNALED)
+        request.local_addr, request.length = self.addr, NBYTES
+        request.lkey = self.key if lkey is None else lkey
+        request.remote_addr, request.rkey = peer.addr, peer.key
+        with self.nic.engine() as engine:
+            engine.qps.post_send(self.qp, request)
+
+    def poll(self) -> list[int]:
+        out = new_records(WC, 16)
+        return [int(wc.status) for wc in out[: self.nic.poll_cq(self.cq, out)]]
+
+
+class Sleeper(threading.Thread):
+    """Waits once on a NIC, for so long that a test would notice."""
+
+    def __init__(self, nic: SoftNic, timeout_ms: float = 1e3 * GIVE_UP_S) -> None:
+        super().__init__(daemon=True)
+        self._nic = nic
+        self._timeout_ms = timeout_ms
+        self.start()
+        give_up = time.monotonic() + GIVE_UP_S
+        while nic._sleepers == 0 and time.monotonic() < give_up:
+            time.sleep(0.001)
+
+    def run(self) -> None:
+        self._nic.wait(self._timeout_ms, -1)
+
+    def woke(self) -> bool:
+        self.join(GIVE_UP_S / 2)
+        return not self.is_alive()
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    left, right = memory_link_pair()
+    a, b = Host(left, 1), Host(right, 2)
+    a.connect(b)
+    b.connect(a)
+    yield a, b
+    a.nic.close()
+    b.nic.close()
+
+
+def drive(*hosts: Host) -> None:
+    """Both NICs until the first has a completion."""
+    give_up = time.monotonic() + GIVE_UP_S
+    while hosts[0].nic._engine.cqs.fill(hosts[0].cq) == 0:
+        assert time.monotonic() < give_up
+        for host in hosts:
+            host.nic.progress()
+
+
+def test_a_transfer_runs_between_two_nics(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    a.memory[:] = np.random.default_rng(1).integers(0, 256, NBYTES, dtype=np.uint8)
+    a.write(b)
+    drive(a, b)
+    assert a.poll() == [WcStatus.SUCCESS]
+    assert (a.memory == b.memory).all()
+
+
+def test_an_arriving_frame_wakes_a_sleeper(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    sleeper = Sleeper(b.nic)
+    a.write(b)
+    assert sleeper.woke()
+
+
+def test_a_completion_made_by_another_thread_wakes_a_sleeper(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    sleeper = Sleeper(a.nic)
+    a.write(b, lkey=a.key ^ 1)  # fails at once, without a frame
+    assert sleeper.woke()
+    assert a.poll() == [WcStatus.LOC_PROT_ERR]
+
+
+def test_a_timer_armed_by_another_thread_wakes_a_sleeper(hosts: tuple[Host, Host]) -> None:
+    a, b = hosts
+    sleepers = [Sleeper(a.nic), Sleeper(a.nic)]
+    a.write(b)  # nobody answers: the acknowledgement timer, 17 ms, is all there is
+    assert all(sleeper.woke() for sleeper in sleepers)
+
+
+def test_a_readable_wake_descriptor_ends_the_sleep(hosts: tuple[Host, Host]) -> None:
+    a, _ = hosts
+    wake = os.eventfd(1)
+    a.nic.wait(1e3 * GIVE_UP_S, wake)
+    os.close(wake)
+
+
+def test_closing_wakes_sleepers_and_ends_everything(hosts: tuple[Host, Host]) -> None:
+    a, _ = hosts
+    sleeper = Sleeper(a.nic)
+    a.nic.close()
+    assert sleeper.woke()
+    assert not a.nic.progress()
+    a.nic.wait(1e3 * GIVE_UP_S, -1)
+    a.nic.close()
+
+
+class Narrow:
+    """A link that takes one frame at a time, and none every other time."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._calls = 0
+        self._one = Burst(1, 8192)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._link, name)
+
+    def send(self, burst: Burst) -> int:
+        self._calls += 1
+        if self._calls % 2 or not burst.count:
+            return 0
+        self._one.clear()
+        self._one.append(burst.payload(0), burst.frames[0])
+        return self._link.send(self._one)
+
+
+def test_frames_that_the_link_did_not_take_follow_in_order() -> None:
+    left, right = memory_link_pair()
+    a, b = Host(Narrow(left), 1), Host(right, 2)  # type: ignore[arg-type]
+    a.connect(b)
+    b.connect(a)
+    a.memory[:] = 7
+    a.write(b)
+    drive(a, b)
+    assert a.poll() == [WcStatus.SUCCESS]
+    assert (b.memory == 7).all()
+    assert b.nic.counters()["out_of_sequence"] == 0
+    a.nic.close()
+    b.nic.close()
+
+
+def test_a_frame_held_back_by_the_link_is_not_slept_over() -> None:
+    """The descriptor of the link below says nothing of it; its time of release does."""
+    left, right = memory_link_pair()
+    slow = FaultLink(left, FaultPlan(delay_ms=5), random.Random(1))
+    a, b = Host(slow, 1), Host(right, 2)
+    a.connect(b)
+    b.connect(a)
+    a.write(b)
+    give_up = time.monotonic() + GIVE_UP_S
+    while not a.poll():
+        assert time.monotonic() < give_up
+        a.nic.wait(1e3 * GIVE_UP_S, -1)
+        a.nic.progress()
+        b.nic.progress()
+    a.nic.close()
+    b.nic.close()

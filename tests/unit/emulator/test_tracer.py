@@ -1,0 +1,353 @@
+"""The engine's own events, as the oracle of what loss, refusal and silence lead to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from emulator.roce.attributes import QpAttributes, QpMask
+from emulator.trace.events import (
+    AckTimeout,
+    Dropped,
+    DuplicateRequest,
+    NakReceived,
+    NakSent,
+    Retransmission,
+    RnrNakReceived,
+    RnrNakSent,
+    StateChange,
+)
+from emulator.trace.sinks import Recording
+from emulator.trace.tracer import Tracer
+from emulator.wire.opcode import Opcode
+from kvlane.verbs.enums import AccessFlags, QpState, WrOpcode
+from kvlane.verbs.protocols import QpOptions
+from tests.support.roce_pair import ALL_ACCESS, Channel, Frame, LossyChannel, Pair, reseal
+
+MTU = 256
+PACKETS = 8
+NBYTES = PACKETS * MTU
+OPTIONS = QpOptions(ack_timeout_code=8, max_send_wr=64, max_recv_wr=64, min_rnr_timer_code=1)
+RNR_WAIT_NS = 10_000
+"""Of timer code 1."""
+
+
+class TracedPair(Pair):
+    """A pair whose ends both tell one recording."""
+
+    def __init__(self, options: QpOptions = OPTIONS) -> None:
+        super().__init__(MTU, options)
+        self.trace = Recording()
+        for port in (self.a, self.b):
+            Tracer(port.engine, self.trace, lambda: self.now)
+
+    def write(self, nbytes: int = NBYTES, rkey: int | None = None) -> int:
+        """A WRITE from a to b; its first PSN."""
+        local, remote = self.a.region(nbytes), self.b.region(nbytes)
+        self.a.send(WrOpcode.RDMA_WRITE, local, nbytes, remote=remote, rkey=rkey)
+        return self.a.first_psn
+
+
+def without(match: Callable[[Frame], bool], times: int = 1) -> Channel:
+    """A channel that loses the first frames that match."""
+    left = [times]
+
+    def channel(frames: list[Frame]) -> list[Frame]:
+        kept = []
+        for frame in frames:
+            if left[0] and match(frame):
+                left[0] -= 1
+            else:
+                kept.append(frame)
+        return kept
+
+    return channel
+
+
+def psn_of(frame: Frame) -> int:
+    return int.from_bytes(frame[0][9:12], "big")
+
+
+def test_an_undisturbed_transfer_has_no_event() -> None:
+    pair = TracedPair()
+    pair.write()
+    pair.run()
+    assert len(pair.a.poll()) == 1
+    assert pair.trace.events == []
+
+
+@pytest.mark.parametrize("index", [0, 3, PACKETS - 2])
+def test_a_lost_packet_leads_to_one_nak_and_all_is_sent_again_from_it(index: int) -> None:
+    pair = TracedPair()
+    first = pair.write()
+    lost = (first + index) & 0xFFFFFF
+    pair.to_b = without(lambda frame: psn_of(frame) == lost)
+    pair.run()
+    sent = pair.trace.only(NakSent)
+    assert (sent.qpn, sent.psn, sent.code) == (pair.b.number, lost, "PSN_SEQUENCE_ERROR")
+    assert sent.reason == f"expected PSN {lost}, got {lost + 1}"
+    received = pair.trace.only(NakReceived)
+    assert (received.qpn, received.psn) == (pair.a.number, lost)
+    assert received.code == "PSN_SEQUENCE_ERROR"
+    again = pair.trace.of(Retransmission)
+    assert [event.psn for event in again] == list(range(lost, first + PACKETS))
+    assert {event.cause for event in again} == {"PSN_SEQUENCE_ERROR"}
+    dropped = pair.trace.of(Dropped)
+    assert [event.psn for event in dropped] == list(range(lost + 1, first + PACKETS))
+    assert {event.counter for event in dropped} == {"out_of_sequence"}
+    assert pair.trace.of(StateChange) == pair.trace.of(AckTimeout) == []
+
+
+def test_a_lost_tail_leads_to_a_timeout_and_no_nak() -> None:
+    pair = TracedPair()
+    last = pair.write() + PACKETS - 1
+    pair.to_b = without(lambda frame: psn_of(frame) == last)
+    pair.run()
+    timeout = pair.trace.only(AckTimeout)
+    assert (timeout.qpn, timeout.retries_left) == (pair.a.number, OPTIONS.retry_count - 1)
+    again = pair.trace.of(Retransmission)
+    assert [event.psn for event in again] == list(range(timeout.psn, last + 1))
+    assert {event.cause for event in again} == {"TIMEOUT"}
+    assert pair.trace.of(NakSent) == []
+
+
+def test_a_lost_acknowledgement_leads_to_a_duplicate() -> None:
+    pair = TracedPair()
+    first = pair.write(MTU)
+    pair.to_a = without(lambda frame: frame[0][0] == Opcode.RC_ACKNOWLEDGE)
+    pair.run()
+    assert pair.trace.only(AckTimeout).psn == first
+    assert pair.trace.only(Retransmission).psn == first
+    duplicate = pair.trace.only(DuplicateRequest)
+    assert (duplicate.qpn, duplicate.psn) == (pair.b.number, first)
+    assert duplicate.opcode == "RC_RDMA_WRITE_ONLY"
+
+
+def test_a_lost_response_is_an_implied_nak() -> None:
+    pair = TracedPair()
+    local, remote = pair.a.region(NBYTES), pair.b.region(NBYTES)
+    lost = pair.a.first_psn + 2
+    pair.to_a = without(lambda frame: psn_of(frame) == lost)
+    pair.a.send(WrOpcode.RDMA_READ, local, NBYTES, remote=remote)
+    pair.run()
+    nak = pair.trace.only(NakReceived)
+    assert (nak.qpn, nak.psn, nak.code) == (pair.a.number, lost + 1, "IMPLIED")
+    again = pair.trace.only(Retransmission)
+    assert (again.psn, again.opcode, again.cause) == (lost, "RC_RDMA_READ_REQUEST", "IMPLIED")
+    assert pair.trace.of(NakSent) == []
+
+
+def test_silence_ends_in_error_after_every_retry() -> None:
+    pair = TracedPair(QpOptions(ack_timeout_code=8, retry_count=2))
+    first = pair.write(MTU)
+    pair.to_b = lambda frames: []
+    pair.run()
+    assert [event.retries_left for event in pair.trace.of(AckTimeout)] == [1, 0, 0]
+    assert [event.psn for event in pair.trace.of(Retransmission)] == [first] * 2
+    change = pair.trace.only(StateChange)
+    assert (change.qpn, change.cause) == (pair.a.number, "TIMEOUT")
+    assert (change.before, change.after) == (QpState.RTS, QpState.ERR)
+
+
+def test_no_receive_is_told_at_both_ends() -> None:
+    pair = TracedPair(QpOptions(rnr_retry_count=1, min_rnr_timer_code=1))
+    pair.a.send(WrOpcode.SEND, pair.a.region(8), 8)
+    pair.run()
+    sent, received = pair.trace.of(RnrNakSent), pair.trace.of(RnrNakReceived)
+    assert [(e.qpn, e.psn, e.wait_ns) for e in sent] == [
+        (pair.b.number, pair.a.first_psn, RNR_WAIT_NS)
+    ] * 2
+    assert [(e.qpn, e.wait_ns, e.retries_left) for e in received] == [
+        (pair.a.number, RNR_WAIT_NS, 0)
+    ] * 2
+    assert pair.trace.only(Retransmission).cause == "RNR"
+    assert pair.trace.only(StateChange).cause == "RNR"
+
+
+def refused_key(pair: TracedPair) -> None:
+    pair.write(MTU, rkey=1)
+
+
+def too_long(pair: TracedPair) -> None:
+    pair.b.recv(pair.b.region(8), 8)
+    pair.a.send(WrOpcode.SEND, pair.a.region(9), 9)
+
+
+def unwritable(pair: TracedPair) -> None:
+    pair.b.recv(pair.b.region(8, AccessFlags.REMOTE_READ), 8)
+    pair.a.send(WrOpcode.SEND, pair.a.region(8), 8)
+
+
+def too_many_reads(pair: TracedPair) -> None:
+    pair.b.engine.qps.table[pair.b.qp].max_dest_rd_atomic = 1
+    for _ in range(2):
+        pair.a.send(WrOpcode.RDMA_READ, pair.a.region(8), 8, remote=pair.b.region(8))
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "code", "reason"),
+    [
+        (refused_key, "REMOTE_ACCESS_ERROR", "its key, range or permission does not hold"),
+        (too_long, "INVALID_REQUEST", "it is longer than the receive posted for it"),
+        (
+            unwritable,
+            "REMOTE_OPERATIONAL_ERROR",
+            "the receive's own memory cannot be written",
+        ),
+        (too_many_reads, "INVALID_REQUEST", "more than 1 READs and atomics at once"),
+    ],
+)
+def test_a_refusal_names_its_reason_and_ends_both_ends(
+    break_rule: Callable[[TracedPair], None], code: str, reason: str
+) -> None:
+    pair = TracedPair()
+    break_rule(pair)
+    pair.run()
+    sent, received = pair.trace.only(NakSent), pair.trace.only(NakReceived)
+    assert (sent.qpn, sent.code, sent.reason) == (pair.b.number, code, reason)
+    assert (received.qpn, received.code) == (pair.a.number, code)
+    ends = pair.trace.of(StateChange)
+    assert [(e.qpn, e.after) for e in ends] == [
+        (pair.b.number, QpState.ERR),
+        (pair.a.number, QpState.ERR),
+    ]
+    assert ends[0].cause.startswith("RC_")
+    assert ends[1].cause == code
+
+
+def test_a_request_out_of_order_is_named_so() -> None:
+    pair = TracedPair()
+    first = pair.write()
+    pair.to_b = lambda frames: [renamed(frame, first + 1) for frame in frames]
+    pair.run()
+    nak = pair.trace.only(NakSent)
+    assert (nak.psn, nak.code) == (first + 1, "INVALID_REQUEST")
+    assert nak.reason == "it does not follow on a WRITE"
+
+
+def renamed(frame: Frame, psn: int) -> Frame:
+    """The frame, a SEND instead of a WRITE when it has that PSN."""
+    if psn_of(frame) != psn:
+        return frame
+    return reseal(bytearray((Opcode.RC_SEND_MIDDLE,)) + frame[0][1:], frame[1])
+
+
+def test_memory_that_goes_while_it_is_read_is_named_so() -> None:
+    pair = TracedPair()
+    nbytes = 200_000
+    local, remote = pair.a.region(nbytes), pair.b.region(nbytes)
+    pair.a.send(WrOpcode.RDMA_READ, local, nbytes, remote=remote)
+    pair.step()
+    pair.b.engine.regions.deregister(remote.key)
+    pair.run()
+    nak = pair.trace.only(NakSent)
+    assert (nak.qpn, nak.code) == (pair.b.number, "REMOTE_ACCESS_ERROR")
+    assert nak.reason == "the memory of a READ being answered has gone"
+
+
+def flipped(frame: Frame) -> Frame:
+    return frame[0][:-1] + bytes((frame[0][-1] ^ 1,)), frame[1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "counter"),
+    [
+        (flipped, "rx_icrc_encapsulated"),
+        (lambda frame: (frame[0][:15], frame[1]), "rx_runt"),
+    ],
+)
+def test_a_dropped_packet_names_its_counter(spoil: Callable[[Frame], Frame], counter: str) -> None:
+    pair = TracedPair()
+    pair.write(MTU)
+    pair.to_b = lambda frames: [*map(spoil, frames)]
+    pair.step()
+    assert pair.trace.only(Dropped).counter == counter
+
+
+def test_every_step_to_rts_and_back_is_told() -> None:
+    pair = TracedPair()
+    port = pair.a
+    fresh = port.new_qp()
+    assert [e.after for e in pair.trace.of(StateChange)] == [QpState.INIT]
+    for state in (QpState.ERR, QpState.RESET):
+        port.engine.qps.modify(fresh, QpAttributes(qp_state=state), QpMask.STATE)
+    changes = pair.trace.of(StateChange, qpn=port.engine.qps.number(fresh))
+    assert [(e.before, e.after) for e in changes] == [
+        (QpState.RESET, QpState.INIT),
+        (QpState.INIT, QpState.ERR),
+        (QpState.ERR, QpState.RESET),
+    ]
+    assert {e.cause for e in changes} == {"modify"}
+
+
+def test_a_modify_without_a_change_of_state_is_no_event() -> None:
+    pair = TracedPair()
+    attributes = QpAttributes(qp_state=QpState.RTS, qp_access_flags=int(ALL_ACCESS))
+    pair.a.engine.qps.modify(pair.a.qp, attributes, QpMask.STATE | QpMask.ACCESS_FLAGS)
+    assert pair.trace.events == []
+
+
+def test_an_observed_engine_does_the_same() -> None:
+    """Watching changes nothing: same frames, same counters, same bytes."""
+    outcomes = []
+    for pair in (Pair(MTU, OPTIONS), TracedPair()):
+        frames: list[bytes] = []
+
+        def keep(passing: list[Frame], kept: list[bytes] = frames) -> list[Frame]:
+            kept.extend(payload for payload, _ in passing)
+            return passing
+
+        lose = without(lambda frame: psn_of(frame) % 7 == 3, times=3)
+        pair.to_b = lambda passing, lose=lose, keep=keep: lose(keep(passing))  # type: ignore[misc]
+        pair.to_a = keep
+        local, remote = pair.a.region(20_000), pair.b.region(20_000)
+        for opcode in (WrOpcode.RDMA_WRITE, WrOpcode.RDMA_READ):
+            pair.a.send(opcode, local, 20_000, remote=remote)
+        pair.run()
+        kinds = [(frame[0], frame[9:12]) for frame in frames]
+        outcomes.append((kinds, pair.a.engine.counters(), pair.b.engine.counters()))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_that_arrives_makes_the_tracer_raise(seed: int) -> None:
+    """Loss, disorder and damage, and among it random bytes with a right ICRC for a right QP."""
+    rng = random.Random(seed)
+    pair = TracedPair()
+    lossy = LossyChannel(seed, drop=0.1, duplicate=0.1, reorder=0.1, corrupt=0.1)
+
+    def channel(frames: list[Frame]) -> list[Frame]:
+        forged = [
+            reseal(bytearray(payload[:8] + rng.randbytes(rng.randrange(8, 60))), descriptor)
+            for payload, descriptor in frames
+            if rng.random() < 0.2
+        ]
+        renumbered = [
+            reseal(bytearray((rng.randrange(256),)) + payload[1:], descriptor)
+            for payload, descriptor in frames
+            if rng.random() < 0.2
+        ]
+        return lossy(frames + forged + renumbered)
+
+    pair.to_a = pair.to_b = channel
+    local, remote = pair.a.region(NBYTES), pair.b.region(NBYTES)
+    for _ in range(3):
+        pair.b.recv(remote, NBYTES)
+        for opcode in (WrOpcode.SEND, WrOpcode.RDMA_READ, WrOpcode.RDMA_WRITE):
+            pair.a.send(opcode, local, NBYTES, remote=remote)
+    pair.run()
+    assert pair.trace.of(Dropped)
+    assert local.guards_hold()
+    assert remote.guards_hold()
+
+
+def test_nobody_is_told_after_the_observer_has_gone() -> None:
+    pair = TracedPair()
+    for port in (pair.a, pair.b):
+        port.engine.observe(None)
+    pair.write(MTU, rkey=1)
+    pair.run()
+    assert pair.a.state == QpState.ERR
+    assert pair.trace.events == []

@@ -1,0 +1,27 @@
+"""Held: the long first start says why it is long, and later ones say nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from host_driver import DriverConfig, Namespace, opening
+from kvlane.errors import AgentUnreachableError
+from kvlane.jit import CACHE_DIR
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_only_a_first_start_says_that_it_compiles(
+    warm: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(opening, "is_warm", lambda: warm)
+    with pytest.raises(AgentUnreachableError):
+        opening.open_session(NOBODY, Namespace(), DriverConfig())
+    lines = capsys.readouterr().err.splitlines()
+    if warm:
+        assert lines == []
+    else:
+        (line,) = lines
+        assert "compiling kernels" in line
+        assert str(CACHE_DIR) in line
