@@ -64,7 +64,7 @@ def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Ses
     """Connect to the agent at ``target``; blocks, and leaves nothing behind when it raises."""
     if not is_warm():
         # Nothing else shows for a minute, and the program need not have set up logging.
-        print(f"kvlane: compiling kernels, once; kept in {CACHE_DIR}", file=sys.stderr)
+        sys.stderr.write(f"kvlane: compiling kernels, once; kept in {CACHE_DIR}\n")
     warm_up()
     with ExitStack() as undo:
         address = _address_of(target, config, undo)

@@ -77,8 +77,12 @@ class CmOptions:
     """In which a peer answers; 16 is 268 ms."""
     max_retries: int = 15
     """Repetitions of a message before its peer counts as unreachable, at most 15."""
-    service_timeout_code: int = 24
-    """In which the consumer answers, as a MRA promises; 24 is 69 s."""
+    service_timeout_code: int = 20
+    """In which the consumer answers, as a MRA promises; 20 is 4.3 s.
+
+    A peer waits so long for each repetition, which gives a consumer more than a minute. But
+    a RTU or REJ that is lost after a MRA is missed as late as that.
+    """
     max_communications: int = 4096
 
 

@@ -4,8 +4,8 @@ A RoCE network asks nobody: the IP address is the GID (``MappedAddresses``). The
 emulated devices on one machine carry sockets instead, of which an IP address tells nothing,
 so listeners leave a note (``Rendezvous``).
 
-The notes are files in ``kvlane-cm-<uid>`` under ``$XDG_RUNTIME_DIR``, or else under the
-directory for temporary files; the folder belongs to the user alone. A file is named
+The notes are files in ``kvlane-cm-<uid>`` under the directory for temporary files (TMPDIR
+chooses another); the folder belongs to the user alone. A file is named
 ``<port space>-<IP address>-<port>`` and holds the GID in hexadecimal. The listener keeps it
 locked (flock) and removes it in the end. A file that is not locked was left by a process that
 died, and counts as absent.
@@ -153,7 +153,7 @@ class Rendezvous:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or not private:
             raise ConfigError(
                 f"{self._folder} must be a folder of this user alone (mode 0700); remove it, or "
-                f"set XDG_RUNTIME_DIR to a folder of your own"
+                f"set TMPDIR to a folder of your own"
             )
 
 
@@ -198,8 +198,7 @@ def _is_at(path: Path, fd: int) -> bool:
 
 def default_folder() -> Path:
     """Where the notes of this user are."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"kvlane-cm-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / f"kvlane-cm-{os.getuid()}"
 
 
 def address_book(addressing: str) -> AddressBook:

@@ -67,11 +67,6 @@ class CmService:
             target=self._run, name=f"rdma cm {port.device.name}", daemon=True
         )
         self._thread.start()
-        # A kernel goes on repeating the DREQ of a program that has ended. Here the program
-        # itself must: a forked child of multiprocessing runs only the finalisers that it has
-        # registered itself, and no others.
-        atexit.register(self.finish)
-        Finalize(None, self.finish, exitpriority=_FIRST_TO_FINISH)
 
     @staticmethod
     def now() -> int:
@@ -155,6 +150,8 @@ def _nobody(_: CmEvent) -> None:
 
 _lock = threading.Lock()
 _services: dict[Port, CmService] = {}
+_finishes_in = 0
+"""The process whose end has been told to wait for ``_finish_all``."""
 
 
 def service_of(port: Port) -> CmService:
@@ -164,7 +161,25 @@ def service_of(port: Port) -> CmService:
             del _services[closed]
         if port not in _services:
             _services[port] = CmService(port)
+            _finish_before_the_end()
         return _services[port]
+
+
+def _finish_before_the_end() -> None:
+    """A kernel goes on repeating the DREQ of a program that has ended; here the program must.
+
+    A child that multiprocessing has forked runs the finalisers that it has registered itself,
+    and neither those of its parent nor those of ``atexit``.
+    """
+    global _finishes_in
+    if _finishes_in != os.getpid():
+        _finishes_in = os.getpid()
+        Finalize(None, _finish_all, exitpriority=_FIRST_TO_FINISH)
+
+
+def _finish_all() -> None:
+    for service in list(_services.values()):
+        service.finish()
 
 
 def _after_fork_in_child() -> None:
@@ -174,3 +189,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_finish_all)

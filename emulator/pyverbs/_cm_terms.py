@@ -16,8 +16,8 @@ UDP_QKEY = 0x01234567
 """Q_Key of all datagram queue pairs of connection management (RDMA_UDP_QKEY)."""
 DEFAULT_ACK_TIMEOUT_CODE = 14
 """67 ms, unless the program sets the option."""
-MIN_RNR_TIMER_CODE = 12
-"""0.64 ms: a receiver that is late is asked again soon."""
+MIN_RNR_TIMER_CODE = 0
+"""655 ms, as Linux has it: with the usual 5 RNR retries a receiver may be 3 s late."""
 _PERMISSIVE_LID = 0xFFFF
 """RoCE has no LIDs."""
 _HOP_LIMIT = 64

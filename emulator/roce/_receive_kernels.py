@@ -172,7 +172,7 @@ def _has_no_payload(qp: Any, opcode: int) -> bool:
     """Requests and answers that are all header."""
     if qp.kind != _RC:
         return False
-    return opcode == _READ_REQUEST or opcode >= _ACKNOWLEDGE and opcode <= _FETCH_ADD
+    return opcode == _READ_REQUEST or (_ACKNOWLEDGE <= opcode <= _FETCH_ADD)
 
 
 @kernel

@@ -333,7 +333,7 @@ def _new_job(qp: Any, psn: int, repeated: bool) -> Any:
     the requester cannot use without it. The caller knows that there is one."""
     index = qp.job_tail
     while repeated and index > qp.job_head:
-        if psn_diff(job_at(qp.jobs, (index - 1) % MAX_READ_JOBS).psn, psn) < 0:
+        if psn_diff(job_at(qp.jobs, (index - 1) % MAX_READ_JOBS).psn, psn) <= 0:
             break
         target = qp.jobs + index % MAX_READ_JOBS * JOB_BYTES
         copy(target, qp.jobs + (index - 1) % MAX_READ_JOBS * JOB_BYTES, JOB_BYTES)
@@ -419,7 +419,15 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
 
 @kernel
 def _queue_atomic(qp: Any, psn: int, value: int, repeated: bool) -> None:
-    """Remember to answer an atomic with its original value; dropped when there is no place."""
+    """Remember to answer an atomic with its original value; dropped when there is no place.
+
+    One whose answer is still to come is answered by that alone. Answered twice, the first
+    answer would let the requester go on while the second still takes a new request's place.
+    """
+    for index in range(qp.job_head, qp.job_tail):
+        job = job_at(qp.jobs, index % MAX_READ_JOBS)
+        if job.atomic != 0 and job.psn == psn:
+            return
     if not _may_queue(qp, repeated):
         return
     job = _new_job(qp, psn, repeated)

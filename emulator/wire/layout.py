@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from emulator.wire.errors import WireError, require_bits, require_bytes
 
-
 _S = TypeVar("_S", bound="Structure")
 
 

@@ -68,9 +68,9 @@ def run_rounds(
 ) -> Iterator[list[runner.ModuleRun]]:
     """The modules that were asked for, as many times as were asked for."""
     launcher = machine.drop_in(opts.device_option)
-    devices = machine.probe(launcher, machine.environment(ROOT))
+    devices = machine.probe(launcher, machine.environment(ROOT, scratch))
     programs = machine.make_programs(scratch, devices)
-    launch = runner.Launch(launcher, machine.environment(ROOT, programs), opts.timeout)
+    launch = runner.Launch(launcher, machine.environment(ROOT, scratch, programs), opts.timeout)
     runner.run_module(tests, WARM_UP_MODULE, launch, scratch, opts.seed)
     for number in range(opts.repeat):
         yield [

@@ -82,11 +82,16 @@ def make_programs(folder: Path, devices: Sequence[Device]) -> Path:
     return programs
 
 
-def environment(root: Path, programs: Path | None = None) -> dict[str, str]:
-    """The environment of a child: our packages, and ``programs`` before those of the machine."""
+def environment(root: Path, runtime: Path, programs: Path | None = None) -> dict[str, str]:
+    """The environment of a child: our packages, and ``programs`` before those of the machine.
+
+    Listeners of connection management meet in ``runtime``, so that another run on the machine,
+    whose tests listen at the same port, is not in the way.
+    """
     path = os.environ.get("PATH", os.defpath)
     return {
         **os.environ,
+        "XDG_RUNTIME_DIR": str(runtime),
         "PATH": path if programs is None else f"{programs}{os.pathsep}{path}",
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "proto")]),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -106,7 +106,7 @@ def run_fake(tmp_path: Path, source: str, *, timeout_s: float = LONG_S, seed: in
     (tests / "__init__.py").write_text("raise ImportError('the package was imported')\n")
     (tests / "args_parser.py").write_text(ARGS_PARSER)
     (tests / "test_fake.py").write_text(source)
-    launch = Launch([sys.executable], machine.environment(ROOT), timeout_s, grace_s=LONG_S)
+    launch = Launch([sys.executable], machine.environment(ROOT, scratch), timeout_s, grace_s=LONG_S)
     return run_module(tests, "fake", launch, scratch, seed)
 
 
@@ -318,7 +318,7 @@ def test_an_archive_without_the_tests_is_refused(tmp_path: Path) -> None:
 
 
 def ask(programs: Path, *command: str) -> str:
-    environment = machine.environment(ROOT, programs)
+    environment = machine.environment(ROOT, programs, programs)
     done = subprocess.run(
         # Found on the PATH of the child, as the tests find it.
         ["/usr/bin/env", *command],

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from emulator.cm.communication import NEVER
-from emulator.cm.events import CmEvent, ConnectRequest
+from emulator.cm.events import CmEvent, ConnectRequest, ServiceRequest
 from emulator.cm.manager import CmOptions, ConnectionManager, OutgoingMad
-from emulator.wire.cm import CmMessage, PathRecord, Rep, Req, parse_cm
+from emulator.cm.states import CmState
+from emulator.wire.cm import CmMessage, PathRecord, Rep, Req, emit_cm, parse_cm
 from tests.support.roce_pair import mapped_gid
 
 SERVICE = 0x0106_1D2F
 STEP_NS = 1_000_000
 QPN = {"a": 0x101, "b": 0x202}
+ACTIVE, PASSIVE = "a", "b"
 
 OPTIONS = CmOptions()
 
@@ -134,3 +137,77 @@ class CmPair:
     def requested(self) -> ConnectRequest:
         """The request that b has been told of last."""
         return self.b.told(ConnectRequest)[-1]
+
+
+def nothing(mads: list[OutgoingMad]) -> list[OutgoingMad]:
+    """A channel that loses everything."""
+    return []
+
+
+@dataclass
+class Connection:
+    """A pair with one communication, brought to some state."""
+
+    pair: CmPair = field(default_factory=CmPair)
+    a: int = 0
+    b: int = 0
+
+    def request(self) -> Connection:
+        """Send the REQ and let it arrive."""
+        self.a = self.pair.connect()
+        self.pair.settle()
+        self.b = self.pair.requested().comm_id
+        return self
+
+    def accept(self) -> Connection:
+        """Send the REP and let it arrive."""
+        self.pair.b.manager.accept(self.b, reply(), self.pair.now)
+        self.pair.settle()
+        return self
+
+    def establish(self) -> Connection:
+        """Send the RTU and let it arrive."""
+        self.pair.a.manager.establish(self.a, self.pair.now)
+        self.pair.settle()
+        return self
+
+    def side(self, name: str) -> tuple[Side, int]:
+        """A side, and its id of the communication."""
+        return (self.pair.a, self.a) if name == ACTIVE else (self.pair.b, self.b)
+
+    @property
+    def states(self) -> tuple[CmState, CmState]:
+        """Where both sides stand."""
+        return self.pair.a.manager.state(self.a), self.pair.b.manager.state(self.b)
+
+    def deliver(self, to: str, message: CmMessage) -> list[CmMessage]:
+        """Give one side a message of the other; return what it sends in answer."""
+        side, _ = self.side(to)
+        sender, _ = self.side(PASSIVE if to == ACTIVE else ACTIVE)
+        before = len(side.sent)
+        side.manager.receive(sender.gid, emit_cm(message, 5), self.pair.now)
+        side.outgoing()
+        return side.sent[before:]
+
+    def expire(self, name: str) -> list[CmMessage]:
+        """Let the timer of one side run out; return what it sends."""
+        side, _ = self.side(name)
+        before = len(side.sent)
+        self.pair.now = max(self.pair.now, side.manager.next_deadline())
+        side.manager.advance(self.pair.now)
+        side.outgoing()
+        return side.sent[before:]
+
+
+def established() -> Connection:
+    """A pair with a connection."""
+    return Connection().request().accept().establish()
+
+
+def asked() -> tuple[CmPair, int, ServiceRequest]:
+    """A pair of which a has asked for a datagram service: its id, and what b is told."""
+    pair = CmPair()
+    comm_id = pair.a.manager.resolve_service(pair.b.gid, SERVICE, b"hello", pair.now)
+    pair.settle()
+    (question,) = pair.b.told(ServiceRequest)
+    return pair, comm_id, question

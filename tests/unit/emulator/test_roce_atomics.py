@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emulator.link.frames import Burst
 from emulator.wire.aeth import Aeth
 from emulator.wire.atomic_eth import AtomicAckEth
 from emulator.wire.opcode import Opcode
@@ -154,6 +155,29 @@ def test_a_repeated_request_is_answered_from_the_kept_result(repeats: int) -> No
         assert script.request(Opcode.RC_FETCH_ADD, 0, header) == ["ATOMIC 0 100"]
     assert word(region) == 102
     assert script.counter("duplicate_request") == repeats
+
+
+def test_a_repetition_that_overtakes_its_own_answer_takes_nobodys_place() -> None:
+    """Answered twice, it let the requester go on to what was then refused as one too many."""
+    script = Script(options=QpOptions(max_rd_atomic=2))
+    region = script.port.region(8)
+    base = script.pair.a.first_psn
+
+    def arrives(psn: int) -> None:
+        frame = script.frame(Opcode.RC_FETCH_ADD, base + psn, atomic_eth(region, 1))
+        script.port.receive(frame, 0)
+
+    for psn in (0, 1, 0, 0, 1):
+        arrives(psn)
+    # Only the first answer has left when the requester, which has seen it, goes on.
+    burst = script.port.burst
+    script.port.burst = Burst(1, 1 << 13)
+    assert len(script.port.transmit(0)) == 1
+    script.port.burst = burst
+    arrives(2)
+    assert script.answers() == ["ATOMIC 1 1", "ATOMIC 2 2"]
+    assert script.port.state == QpState.RTS
+    assert word(region) == 3
 
 
 def test_a_result_that_is_kept_no_more_is_not_made_up() -> None:

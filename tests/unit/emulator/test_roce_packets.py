@@ -89,6 +89,18 @@ def test_a_message_is_cut_at_the_path_mtu(kind: QpType, opcode: WrOpcode, mtu: i
         frames.clear()
 
 
+@pytest.mark.parametrize("nbytes", [0, 1, 255, 257, 300])
+def test_a_response_of_another_length_than_asked_for_ends_the_connection(nbytes: int) -> None:
+    script = Script(256)
+    local, remote = script.port.region(600), script.pair.a.region(600)
+    post(script.port, work(WrOpcode.RDMA_READ, [part(local)], **towards(remote)))
+    script.packets()
+    first = Opcode.RC_RDMA_READ_RESPONSE_FIRST
+    script.respond(first, 0, Aeth(ACK, 1), payload=b"x" * nbytes)
+    assert statuses(script.port.poll()) == [WcStatus.BAD_RESP_ERR]
+    assert not local.data.any()
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "passes"),
     [
