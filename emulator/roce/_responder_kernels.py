@@ -394,7 +394,7 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
     rkey = get_be(reth + 8, 4)
     length = get_be(reth + 12, 4)
     packets = packets_of(length, qp.mtu)
-    if duplicate and psn_diff(psn_add(psn, packets), qp.expected_psn) > 0:
+    if duplicate and packets > psn_diff(qp.expected_psn, psn):
         return 0  # asks for more than it once did: not a repetition, dropped
     if length > _MAX_MESSAGE_BYTES or (not duplicate and qp.inbound != INBOUND_NONE):
         _refuse(nic, qp, psn, _NAK_INVALID)

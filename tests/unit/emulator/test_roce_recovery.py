@@ -306,6 +306,23 @@ def test_a_stray_repetition_of_a_read_does_not_end_the_connection() -> None:
     transfer(pair, WrOpcode.SEND)
 
 
+@pytest.mark.parametrize("length", [MTU + 1, 1 << 31, 0xFFFFFFFF])
+def test_a_repeated_read_that_asks_for_more_is_dropped(length: int) -> None:
+    """Whatever its length, a repetition does not end the connection (2^24 packets wrap)."""
+    pair = Pair(MTU, OPTIONS)
+    local, remote = pair.a.region(MTU), pair.b.region(MTU)
+    kept: list[Frame] = []
+    pair.to_b = lambda frames: kept.extend(frames) or frames  # type: ignore[func-returns-value]
+    pair.a.send(WrOpcode.RDMA_READ, local, MTU, remote=remote)
+    pair.run()
+    payload, descriptor = kept[0]
+    forged = bytearray(payload)
+    forged[24:28] = length.to_bytes(4, "big")
+    pair.b.receive(reseal(forged, descriptor), pair.now)
+    assert pair.b.transmit(pair.now) == []
+    assert pair.b.state == QpState.RTS
+
+
 def test_nobody_can_acknowledge_what_was_not_sent() -> None:
     pair = Pair(MTU, OPTIONS)
     local, remote = pair.a.region(1000 * MTU), pair.b.region(1000 * MTU)
