@@ -26,14 +26,16 @@ from tests.support.cm_pair import SERVICE, reply, request
 from tests.support.cm_ports import PATIENCE_S, Listening, ports
 from tests.support.roce_pair import mapped_gid
 
-QUICK = CmOptions(response_timeout_code=12, service_timeout_code=13)
-"""17 ms, and 34 ms."""
+QUICK = CmOptions(response_timeout_code=14, service_timeout_code=15)
+"""67 ms, and 134 ms: for links that lose messages."""
+CALM = CmOptions(response_timeout_code=17, service_timeout_code=17)
+"""Half a second, sixteen times: a busy machine must not look like a peer that is gone."""
 
 
 @pytest.fixture
 def two() -> Iterator[tuple[Listening, Listening]]:
     with ports(2) as (first, second):
-        yield Listening(first, QUICK), Listening(second, QUICK)
+        yield Listening(first, CALM), Listening(second, CALM)
 
 
 def connect(a: Listening, b: Listening, qpn: int = 0x101) -> int:
@@ -73,7 +75,7 @@ def test_connect_and_disconnect(two: tuple[Listening, Listening]) -> None:
 
 def test_a_port_can_connect_to_itself() -> None:
     with ports(1) as (port,):
-        both = Listening(port, QUICK)
+        both = Listening(port, CALM)
         both.listen(SERVICE)
         connect(both, both)
         accept(both)
@@ -132,7 +134,7 @@ def test_every_connect_arrives_over_a_bad_link(seed: int) -> None:
 
 def test_noise_at_queue_pair_1_is_counted_and_does_no_harm() -> None:
     with ports(2) as (first, second):
-        b = Listening(second, QUICK)
+        b = Listening(second, CALM)
         gsi = GsiQueuePair(first.nic, first.new_pd())
         stray = emit_cm(Rtu(1, 2), 3)
         gsi.send([OutgoingMad(b.gid, bytes(256)), OutgoingMad(b.gid, stray)])
