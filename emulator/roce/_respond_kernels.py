@@ -20,7 +20,7 @@ from emulator.roce._memory_kernels import host_address
 from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import psn_add
 from emulator.roce.state import ANSWER_NONE, MAX_READ_JOBS, counters_at, frame_at, job_at
-from emulator.wire.aeth import NakCode
+from emulator.wire.aeth import UNLIMITED_CREDITS, NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at, copy
@@ -35,7 +35,6 @@ _ONLY = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
 _QP_ACCESS_ERR = int(EventType.QP_ACCESS_ERR)
 _CNP = int(Opcode.CNP)
 _REMOTE_READ = int(AccessFlags.REMOTE_READ)
-_ACK_NO_CREDITS = 0x1F
 _NAK_ACCESS = 0x60 | int(NakCode.REMOTE_ACCESS_ERROR)
 _CNP_PAYLOAD_BYTES = 16
 _CNP_TOS = (48 << 2) | 2
@@ -98,7 +97,7 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> None:
     address = begin_frame(nic, qp, opcode, job.psn, False)
     header = BTH_BYTES
     if opcode != _MIDDLE:
-        put_aeth(address + header, _ACK_NO_CREDITS, qp.msn)
+        put_aeth(address + header, UNLIMITED_CREDITS, qp.msn)
         header += AETH_BYTES
     copy(address + header, source, payload)
     finish_frame(nic, address, header, payload)
@@ -113,7 +112,7 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> None:
 @kernel
 def _emit_atomic_response(nic: Any, qp: Any, job: Any) -> None:
     address = begin_frame(nic, qp, _ATOMIC_ACKNOWLEDGE, job.psn, False)
-    put_aeth(address + BTH_BYTES, _ACK_NO_CREDITS, qp.msn)
+    put_aeth(address + BTH_BYTES, UNLIMITED_CREDITS, qp.msn)
     put_be(address + BTH_BYTES + AETH_BYTES, job.value, ATOMIC_ACK_BYTES)
     finish_frame(nic, address, BTH_BYTES + AETH_BYTES + ATOMIC_ACK_BYTES, 0)
     end_job(qp, job)

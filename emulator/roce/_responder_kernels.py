@@ -35,7 +35,7 @@ from emulator.roce.state import (
     job_at,
     rqe_at,
 )
-from emulator.wire.aeth import NakCode
+from emulator.wire.aeth import UNLIMITED_CREDITS, NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import copy
@@ -61,8 +61,6 @@ _NAK_PSN = _NAK_CLASS | int(NakCode.PSN_SEQUENCE_ERROR)
 _NAK_INVALID = _NAK_CLASS | int(NakCode.INVALID_REQUEST)
 _NAK_ACCESS = _NAK_CLASS | int(NakCode.REMOTE_ACCESS_ERROR)
 _NAK_OPERATION = _NAK_CLASS | int(NakCode.REMOTE_OPERATIONAL_ERROR)
-_ACK_NO_CREDITS = 0x1F
-"""Credit field for "no end-to-end flow control" (IBTA 1.7 section 9.7.7.2)."""
 
 _RC = int(QpType.RC)
 _LOCAL_WRITE = int(AccessFlags.LOCAL_WRITE)
@@ -88,7 +86,7 @@ def owe_ack(qp: Any, psn: int) -> None:
     if qp.kind == _RC and qp.answer != ANSWER_NAK:
         qp.answer = ANSWER_ACK
         qp.answer_psn = psn
-        qp.answer_syndrome = _ACK_NO_CREDITS
+        qp.answer_syndrome = UNLIMITED_CREDITS
 
 
 @kernel
