@@ -103,6 +103,21 @@ def driver_config(
     )
 
 
+def rdma_driver_config(
+    device: str, queue_depth: int, mtu_bytes: int, emulated: dict[str, str | None]
+) -> DriverConfig:
+    """The same over an RDMA device; ``emulated`` holds options that only an emulated NIC has."""
+    for name, value in emulated.items():
+        if value:
+            raise ConfigError(f"{name} is for the emulated NIC; leave it out with --rdma-device")
+    return DriverConfig(
+        verbs="pyverbs",
+        device_options={"device": device, "mtu_bytes": mtu_bytes},
+        queue_depth=queue_depth,
+        staging_bytes=MIN_STAGING_BYTES,
+    )
+
+
 def run_with_progress(job: ReplayJob) -> ReplayResult:
     """Run a job with a progress bar on standard error, where that is a terminal."""
     columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -161,6 +176,12 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
     "the address of the route to TARGET, a free port]",
 )
 @click.option(
+    "--rdma-device",
+    metavar="NAME",
+    help="RDMA device of this host, such as mlx5_0, to use through pyverbs instead of an "
+    "emulated NIC.",
+)
+@click.option(
     "--mtu",
     default=0,
     show_default=True,
@@ -187,6 +208,7 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
     concurrency: int,
     queue_depth: int,
     data_listen: str | None,
+    rdma_device: str | None,
     mtu: int,
     faults: str,
     seed: int,
@@ -204,12 +226,17 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
     Exit code 1 says that some block came back wrong.
     """
     options = ReplayOptions(block_bytes, concurrency)
+    if rdma_device is None:
+        driver = driver_config(faults, seed, queue_depth, data_listen, mtu)
+    else:
+        emulated = {"--data-listen": data_listen, "--faults": faults}
+        driver = rdma_driver_config(rdma_device, queue_depth, mtu, emulated)
     workload = Workload(trace, limit, seed)
     job = ReplayJob(
         workload=workload,
         target=full_target(target, capacity_gib, block_bytes, workload),
         options=options,
-        driver=driver_config(faults, seed, queue_depth, data_listen, mtu),
+        driver=driver,
     )
     result = run_with_progress(job)
     if as_json:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
 import pytest
 
 from dpu_agent.cli import CannotStartError
-from dpu_agent.config import AgentConfig
+from dpu_agent.config import AgentConfig, DeviceConfig
 from emulator.nic.options import AUTO_MTU, NicOptions
 from host_driver.cli.main import main
 from kvlane.config import load_file, load_mapping
+from kvlane.hardware.options import HardwareOptions
 from kvlane.limits import DEFAULT_CONTROL_PORT, ROCE_V2_UDP_PORT
+from kvlane.verbs.backends import options_type
 from tests.support.repository import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -56,6 +59,23 @@ def test_example_configuration_is_the_default_but_for_the_port_of_the_nic() -> N
     nic = load_mapping(NicOptions, config.device.options)
     assert nic == NicOptions(listen=f"127.0.0.1:{ROCE_V2_UDP_PORT}")
     assert config.device.options["mtu_bytes"] == AUTO_MTU
+
+
+def test_example_for_rdma_devices_differs_in_the_device_alone() -> None:
+    config = load_file(AgentConfig, DEPLOY / "agent-rdma.yaml")
+    assert replace(config, device=DeviceConfig()) == AgentConfig()
+    assert config.device.verbs == "pyverbs"
+    assert load_mapping(options_type("pyverbs"), config.device.options) == HardwareOptions()
+    assert set(config.device.options) == {field.name for field in fields(HardwareOptions)}
+
+
+def test_the_drop_in_for_rdma_devices_lifts_what_the_unit_forbids() -> None:
+    drop_in = (DEPLOY / "rdma.conf").read_text()
+    assert unit_value("PrivateDevices") == "yes"
+    assert "AF_NETLINK" not in unit_value("RestrictAddressFamilies")
+    assert "\nPrivateDevices=no\n" in drop_in
+    assert "\nRestrictAddressFamilies=AF_NETLINK\n" in drop_in, "such a list adds to the unit's"
+    assert "\nDeviceAllow=char-infiniband_verbs rw\n" in drop_in
 
 
 def test_ports_are_those_of_the_contract() -> None:

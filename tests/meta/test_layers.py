@@ -29,6 +29,8 @@ def test_every_contract_is_kept() -> None:
         ("host_driver/breach.py", "import dpu_agent.control.core", "host_driver.breach"),
         ("dpu_agent/breach.py", "import emulator.link.frames", "dpu_agent.breach"),
         ("proto/kvlane/breach.py", "import host_driver", "kvlane.breach"),
+        ("host_driver/breach.py", "import kvlane.hardware.device", "host_driver.breach"),
+        ("emulator/breach.py", "import pyverbs.cq", "emulator.breach"),
         ("emulator/wire/breach.py", "import time", "emulator.wire.breach"),
         ("dpu_agent/cache/breach.py", "import random", "dpu_agent.cache.breach"),
     ],

@@ -9,7 +9,10 @@ from typing import Protocol, cast
 from kvlane.errors import ConfigError
 from kvlane.verbs.protocols import Device
 
-BACKENDS: dict[str, str] = {"emulator": "emulator.backend"}
+BACKENDS: dict[str, str] = {
+    "emulator": "emulator.backend",
+    "pyverbs": "kvlane.hardware.backend",
+}
 """Configuration name -> module that offers the ``Backend`` functions."""
 
 
