@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.link.faults import FaultPlan
+from emulator.link.frames import Link
+from emulator.link.gid import gid_ip
 from emulator.link.mtu import interface_mtu_bytes, largest_mtu
 from emulator.link.udp import UdpLink
 from emulator.nic.assembly import NicParts, assemble_nic
+from emulator.nic.links import RAW, open_raw_link
 from emulator.nic.options import NicOptions
 from emulator.nic.softnic import SoftNic
 from emulator.roce.attributes import (
@@ -170,12 +173,20 @@ def _to_rts(first_psn: int, options: QpOptions) -> tuple[QpAttributes, QpMask]:
     return attributes, QpMask.STATE | REQUIRED[QpState.RTR, QpState.RTS][QpType.RC]
 
 
-def _mtu_bytes_at(link: UdpLink, host: str) -> int:
-    """The MTU that fits the link's interface; the link is closed when that cannot be told."""
+def _open_link(options: NicOptions) -> tuple[Link, Mtu, str]:
+    """The link, the port's MTU on it, and where it is in words."""
+    if options.link == RAW:
+        raw, mtu = open_raw_link(options.interface, options.mtu_bytes)
+        return raw, mtu, f"interface {options.interface}, {gid_ip(raw.gid)}"
+    host, port = parse_endpoint(options.listen)
+    udp = UdpLink(host, port)
+    where = f"UDP {host}:{udp.udp_port}"
+    if options.mtu_bytes:
+        return udp, Mtu.from_bytes_size(options.mtu_bytes), where
     try:
-        return largest_mtu(interface_mtu_bytes(host)).nbytes
+        return udp, largest_mtu(interface_mtu_bytes(host)), where
     except ConfigError:
-        link.close()
+        udp.close()
         raise
 
 
@@ -186,15 +197,18 @@ class EmulatedDevice:
 
     def __init__(self, options: NicOptions) -> None:
         seed = options.seed or secrets.randbits(64)
-        host, port = parse_endpoint(options.listen)
-        link = UdpLink(host, port)
-        self._mtu_bytes = options.mtu_bytes or _mtu_bytes_at(link, host)
+        link, mtu, where = _open_link(options)
+        self._mtu_bytes = mtu.nbytes
         parts = NicParts(
-            faults=FaultPlan.parse(options.faults), pcap=options.pcap, trace=options.trace
+            faults=FaultPlan.parse(options.faults),
+            pcap=options.pcap,
+            trace=options.trace,
+            congestion_bps=options.congestion_bps,
+            mtu=mtu,
         )
         self._nic = assemble_nic(link, parts, seed)
         faults = f", faults {options.faults}" if options.faults else ""
-        self.name = f"emulated NIC on UDP {host}:{link.udp_port}, MTU {self._mtu_bytes}{faults}"
+        self.name = f"emulated NIC on {where}, MTU {self._mtu_bytes}{faults}"
 
     def alloc(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-aligned zeroed memory."""

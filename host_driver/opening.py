@@ -22,7 +22,7 @@ from host_driver.self_test import self_test
 from host_driver.session import Session
 from kvlane.config import parse_endpoint
 from kvlane.errors import KvlaneError, ProtocolError, SessionError, VersionMismatchError
-from kvlane.jit import CACHE_DIR, is_warm
+from kvlane.jit import CACHE_DIR, is_warm, mark_warm
 from kvlane.limits import MAX_CAPSULE_BYTES, MAX_KEYS_PER_CAPSULE
 from kvlane.namespace import Namespace
 
@@ -62,7 +62,8 @@ class Opening:
 
 def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Session:
     """Connect to the agent at ``target``; blocks, and leaves nothing behind when it raises."""
-    if not is_warm():
+    kernels = f"driver-{config.verbs}"
+    if not is_warm(kernels):
         # Nothing else shows for a minute, and the program need not have set up logging.
         sys.stderr.write(f"kvlane: compiling kernels, once; kept in {CACHE_DIR}\n")
     warm_up()
@@ -73,7 +74,8 @@ def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Ses
         _require_usable(control.get_capabilities(), namespace)
         path = DataPath(toward(address, config))
         undo.callback(path.close)
-        self_test(path.device, time.monotonic_ns)
+        if self_test(path.device, time.monotonic_ns):
+            mark_warm(kernels)
         opened = control.open_session(
             f"{socket.gethostname()}:{os.getpid()}",
             namespace,

@@ -25,9 +25,9 @@ _WAIT_MS = 5.0
 _logger = logging.getLogger(__name__)
 
 
-def self_test(device: Device, clock: Clock) -> None:
-    """Carry data from the device to itself. A failure is logged and not raised: a device
-    that is told to lose packets may fail here and still serve."""
+def self_test(device: Device, clock: Clock) -> bool:
+    """Carry data from the device to itself; True when it has arrived. A failure is logged and
+    not raised: a device that is told to lose packets may fail here and still serve."""
     memory = device.alloc(2 * PAYLOAD_BYTES)
     access = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
     region = device.register(memory, access)
@@ -41,11 +41,13 @@ def self_test(device: Device, clock: Clock) -> None:
         _await(device, queue, len(_REQUESTS) + 1, clock)
     except VerbsError as error:
         _logger.warning("%s cannot carry data to itself: %s", device.name, error)
+        return False
     finally:
         near.close()
         far.close()
         queue.close()
         region.close()
+    return True
 
 
 def _post(near: QueuePair, far: QueuePair, region: MemoryRegion) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Without the JIT a kernel is some hundred times slower; fewer examples keep the suite short.
@@ -31,3 +32,12 @@ settings.load_profile("default")
 for _name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
     os.environ.pop(_name, None)
     os.environ.pop(_name.upper(), None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Once, in the process that starts the workers of a parallel run."""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and getattr(config.option, "numprocesses", None):
+        from tests.support.warm_kernels import warm_kernels
+
+        warm_kernels()

@@ -104,7 +104,7 @@ class AgentCore(Protocol):
         """End a session; ``SessionNotFoundError``. No transfer of it runs afterwards."""
 
     async def register_memory(self, session_id: int, regions: Sequence[RemoteRegion]) -> None:
-        """Add regions to a session."""
+        """Add regions to a session; one that it has already, exactly so, stays."""
 
     async def deregister_memory(self, session_id: int, rkeys: Sequence[int]) -> None:
         """Take regions away, after the commands that use them have ended."""

@@ -27,10 +27,11 @@ class RegionTable:
         self._index()
 
     def add(self, regions: Sequence[RemoteRegion]) -> None:
-        """Add all of the regions or none.
+        """Add all of the regions or none; one that is there already, exactly so, stays.
 
-        ``SessionError`` for a range beyond the address space or an rkey that is there
-        already, ``CapacityError`` for more than ``MAX_REGIONS_PER_SESSION``.
+        That is a registration whose answer was lost and which is sent again. ``SessionError``
+        for a range beyond the address space, for an rkey that is there with another range or
+        twice in ``regions``; ``CapacityError`` for more than ``MAX_REGIONS_PER_SESSION``.
         """
         added: dict[int, RemoteRegion] = {}
         for region in regions:
@@ -39,12 +40,12 @@ class RegionTable:
                     f"region 0x{region.addr:x} of {region.length} bytes lies outside the "
                     f"address space; register a range that exists"
                 )
-            if region.rkey in self._regions or region.rkey in added:
+            if region.rkey in added or self._regions.get(region.rkey, region) != region:
                 raise SessionError(
                     f"rkey 0x{region.rkey:x} is registered already; deregister it first"
                 )
             added[region.rkey] = region
-        if len(self._regions) + len(added) > MAX_REGIONS_PER_SESSION:
+        if len(self._regions.keys() | added.keys()) > MAX_REGIONS_PER_SESSION:
             raise CapacityError(
                 f"more than {MAX_REGIONS_PER_SESSION} regions in one session; register fewer, "
                 f"larger ones"

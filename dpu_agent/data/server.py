@@ -29,9 +29,9 @@ from kvlane.capsule import (
     emit_response,
     parse_command,
 )
-from kvlane.errors import SessionNotFoundError, VerbsError
+from kvlane.errors import ConfigError, SessionNotFoundError, VerbsError
 from kvlane.verbs.enums import WcStatus
-from kvlane.verbs.protocols import Device, QpEndpoint
+from kvlane.verbs.protocols import CompletionQueue, Device, QpEndpoint
 from kvlane.verbs.records import WC, RecordArray, new_records
 
 _POLL_BATCH = 256
@@ -47,6 +47,21 @@ class _Reply:
     status: CommandStatus
     result: int = 0
     results: Any = None
+
+
+def _create_cq(device: Device, max_sessions: int, max_queue_depth: int) -> CompletionQueue:
+    """One for all sessions; ``ConfigError`` where the device has none so large.
+
+    Twice what they need: a session may close and its successor open before the first one's
+    flushed completions are polled.
+    """
+    try:
+        return device.create_cq(2 * max_sessions * completions_max(max_queue_depth))
+    except VerbsError as error:
+        raise ConfigError(
+            f"{error}; lower sessions.max_sessions, which is {max_sessions}, or "
+            f"sessions.max_queue_depth, which is {max_queue_depth}"
+        ) from error
 
 
 class CapsuleServer:
@@ -67,9 +82,7 @@ class CapsuleServer:
         self._blocks = blocks
         self._boot_id = boot_id
         self._on_failure = on_failure
-        # Twice: a session may close and its successor open before the first one's flushed
-        # completions are polled.
-        self._cq = device.create_cq(2 * max_sessions * completions_max(max_queue_depth))
+        self._cq = _create_cq(device, max_sessions, max_queue_depth)
         self._completions = new_records(WC, _POLL_BATCH)
         self._by_id: dict[int, Connection] = {}
         self._by_qp: dict[int, Connection] = {}

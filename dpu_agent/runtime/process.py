@@ -23,7 +23,7 @@ from dpu_agent.runtime.warmup import warm_up
 from kvlane.capsule import BOOT_ID_BYTES
 from kvlane.config import parse_endpoint
 from kvlane.errors import ConfigError
-from kvlane.jit import CACHE_DIR, is_warm
+from kvlane.jit import CACHE_DIR, is_warm, mark_warm
 from kvlane.verbs.backends import open_device
 from kvlane.verbs.protocols import Device
 
@@ -51,14 +51,16 @@ def run_agent(
     the exit code: 0, or 1 when the data worker has died. ``ConfigError`` and ``VerbsError``
     say why it could not start.
     """
-    warm = is_warm()
+    kernels = f"agent-{config.device.verbs}"
+    warm = is_warm(kernels)
     _require_free(config.control.listen)
     device = open_device(config.device.verbs, config.device.options)
     try:
         blocks = open_blocks(device, config.store, secrets.randbits(_INDEX_SEED_BITS))
         if not warm:
             _log.info("compiling kernels, once; kept in %s", CACHE_DIR)
-        warm_up(device, config.store.policy, clock=time.monotonic_ns)
+        if warm_up(device, config.store.policy, clock=time.monotonic_ns):
+            mark_warm(kernels)
         return asyncio.run(_serve(config, device, blocks, announce, stop_at_stdin_eof))
     finally:
         device.close()

@@ -44,9 +44,9 @@ _LIMIT_NS = 300 * 1_000_000_000
 _log = logging.getLogger(__name__)
 
 
-def warm_up(device: Device, policy: str, *, clock: Clock) -> None:
-    """Run every command once. A failure is logged, not raised: a device that is told to
-    lose packets may fail here and still be what its user wants."""
+def warm_up(device: Device, policy: str, *, clock: Clock) -> bool:
+    """Run every command once; True when all have succeeded. A failure is logged, not raised:
+    a device that is told to lose packets may fail here and still be what its user wants."""
     pool = PayloadPool(device, _CAPACITY_BLOCKS * _BLOCK_BYTES)
     store = BlockStore(
         capacity_blocks=_CAPACITY_BLOCKS,
@@ -68,10 +68,12 @@ def warm_up(device: Device, policy: str, *, clock: Clock) -> None:
         client.run_all()
     except VerbsError as error:
         _log.warning("the device could not carry a command to itself: %s", error)
+        return False
     finally:
         client.close()
         server.close_all()
         pool.close()
+    return True
 
 
 class _Client:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from emulator.cm.manager import OutgoingMad
-from emulator.link.gid import gid_halves
+from emulator.link.gid import gid_halves, source_index
 from emulator.nic.softnic import SoftNic
 from emulator.roce._datagram_kernels import GRH_BYTES
 from emulator.roce.attributes import REQUIRED, QpAttributes, QpCaps, QpMask
@@ -50,6 +50,7 @@ class GsiQueuePair:
 
     def __init__(self, nic: SoftNic, pd: int) -> None:
         self._nic = nic
+        self._gids = nic.link.gids
         self._slots = np.zeros((_RECEIVES, _SLOT_BYTES), np.uint8)
         self._outbox = np.zeros((_SENDS, MAD_BYTES), np.uint8)
         self._completions = new_records(WC, _RECEIVES)
@@ -106,6 +107,8 @@ class GsiQueuePair:
             # Inline: the outbox may be written anew as soon as this is posted.
             work.send_flags = SendFlags.INLINE
             work.ud_hi, work.ud_lo = gid_halves(mad.gid)
+            local = self._gids[source_index(self._gids, mad.gid)]
+            work.ud_local_hi, work.ud_local_lo = gid_halves(local)
             work.ud_port = self._udp_port_of(mad.gid)
             work.ud_qpn, work.ud_qkey = GSI_QPN, GSI_QKEY
             _put_element(work, int(self._outbox[index].ctypes.data), MAD_BYTES, 0)
@@ -117,8 +120,7 @@ class GsiQueuePair:
                     return
 
     def _udp_port_of(self, gid: bytes) -> int:
-        link = self._nic.link
-        return link.udp_port if gid == link.gid else ROCE_V2_UDP_PORT
+        return self._nic.link.udp_port if gid in self._gids else ROCE_V2_UDP_PORT
 
     def _post_receives(self, slots: Sequence[int]) -> None:
         if not slots:

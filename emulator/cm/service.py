@@ -66,6 +66,7 @@ class CmService:
         self._thread = threading.Thread(
             target=self._run, name=f"rdma cm {port.device.name}", daemon=True
         )
+        port.at_close.append(self._end)
         self._thread.start()
 
     @staticmethod
@@ -115,6 +116,12 @@ class CmService:
         return self.consumers.get(event.comm_id, _nobody)
 
     # The thread
+
+    def _end(self) -> None:
+        """The port has been closed: let the thread see it, and wait until it has ended."""
+        self._wakeups.put(_KICK)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _run(self) -> None:
         poller = select.poll()

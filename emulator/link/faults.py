@@ -12,6 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+from emulator.link.damage import MAX_TRAILING_BYTES, damaged
 from emulator.link.datagrams import Datagram, datagrams_of, fill
 from emulator.link.frames import Burst, Link
 from emulator.link.wrapper import LinkWrapper
@@ -21,13 +22,16 @@ from kvlane.seams import Rng
 HOLD_NS = 5_000_000
 """The longest that a reordered frame waits for later ones, beside the plan's delay."""
 MAX_OVERTAKING_FRAMES = 3
+_CONGESTION_EXPERIENCED = 0b11
+"""CE of the ECN field, which is also its mask (RFC 3168 section 5)."""
 
-FAULTS = ("drop", "duplicate", "reorder", "corrupt")
+FAULTS = ("drop", "duplicate", "reorder", "corrupt", "ecn")
 _WRITTEN_NAMES = {
     "drop": "drop",
     "dup": "duplicate",
     "reorder": "reorder",
     "corrupt": "corrupt",
+    "ecn": "ecn",
     "delay_ms": "delay_ms",
 }
 """Name in a configuration -> field of ``FaultPlan``."""
@@ -43,7 +47,10 @@ class FaultPlan:
     reorder: float = 0.0
     """Held back until 1 to 3 later frames have passed."""
     corrupt: float = 0.0
-    """One random bit flipped."""
+    """A bit flipped, bytes spoilt, the end cut off or garbage appended; see ``damage``."""
+    ecn: float = 0.0
+    """Marked as having met congestion, as a switch does with a long queue; only frames of
+    senders that say they heed it (RFC 3168 section 5)."""
     delay_ms: float = 0.0
     """Added to every frame."""
 
@@ -102,7 +109,10 @@ class _FaultyPath:
         if self._happens("drop", self._plan.drop):
             return
         if datagram.payload and self._happens("corrupt", self._plan.corrupt):
-            datagram = self._with_a_bit_flipped(datagram)
+            spoilt = damaged(datagram.payload, self._rng)
+            datagram = Datagram(spoilt, datagram.descriptor)
+        if self._plan.ecn and _heeds_marks(datagram) and self._happens("ecn", self._plan.ecn):
+            datagram.descriptor["tos"] |= _CONGESTION_EXPERIENCED
         copies = 2 if self._happens("duplicate", self._plan.duplicate) else 1
         for _ in range(copies):
             if self._happens("reorder", self._plan.reorder):
@@ -141,11 +151,10 @@ class _FaultyPath:
         self._injected[fault] += happens
         return happens
 
-    def _with_a_bit_flipped(self, datagram: Datagram) -> Datagram:
-        payload = bytearray(datagram.payload)
-        bit = self._rng.randrange(0, len(payload) * 8)
-        payload[bit // 8] ^= 1 << bit % 8
-        return Datagram(bytes(payload), datagram.descriptor)
+
+def _heeds_marks(datagram: Datagram) -> bool:
+    """Whether its sender has set one of the ECN-capable codepoints; CE is one already."""
+    return bool(datagram.descriptor["tos"] & _CONGESTION_EXPERIENCED)
 
 
 class FaultLink(LinkWrapper):
@@ -219,9 +228,12 @@ class FaultLink(LinkWrapper):
 
 
 def _as_large_as(wanted: Burst, mine: Burst) -> Burst:
-    """``mine`` if ``wanted`` fits into it, else a larger one: no frame held may outgrow it."""
+    """``mine`` if ``wanted`` fits into it, else a larger one: no frame held may outgrow it.
+
+    Not even one that garbage has been appended to.
+    """
     frames = max(len(mine.frames), len(wanted.frames))
-    arena_bytes = max(len(mine.arena), len(wanted.arena))
+    arena_bytes = max(len(mine.arena), len(wanted.arena) + MAX_TRAILING_BYTES)
     if (frames, arena_bytes) == (len(mine.frames), len(mine.arena)):
         return mine
     return Burst(frames, arena_bytes)

@@ -74,7 +74,11 @@ class Link(Protocol):
 
     @property
     def gid(self) -> bytes:
-        """This end's address, 16 bytes."""
+        """This end's address, 16 bytes; the first of ``gids``."""
+
+    @property
+    def gids(self) -> tuple[bytes, ...]:
+        """All addresses that frames may come from and go to at this end."""
 
     @property
     def udp_port(self) -> int:

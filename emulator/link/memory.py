@@ -38,6 +38,11 @@ class MemoryLink:
         return self._gid
 
     @property
+    def gids(self) -> tuple[bytes, ...]:
+        """This end's address alone."""
+        return (self._gid,)
+
+    @property
     def udp_port(self) -> int:
         """The port of RoCEv2."""
         return ROCE_V2_UDP_PORT

@@ -14,19 +14,21 @@ from kvlane.verbs.enums import Mtu
 HEADER_BYTES = 20 + 8 + 12 + 16 + 4 + 4
 """What a full packet has beside its payload at most: IPv4, UDP, BTH, RETH, immediate data and
 ICRC (IBTA 1.7 sections 9.2 to 9.3 and annex A17)."""
+IPV6_HEADER_BYTES = HEADER_BYTES + 20
+"""The same over IPv6."""
 
 # Of linux/in.h; the socket module lacks it.
 _IP_MTU = 14
 _ALL_HOSTS = ("224.0.0.1", 9)
 
 
-def largest_mtu(interface_bytes: int) -> Mtu:
+def largest_mtu(interface_bytes: int, header_bytes: int = HEADER_BYTES) -> Mtu:
     """The largest that fits an interface of this MTU; ``ConfigError`` when none does."""
-    fitting = [mtu for mtu in Mtu if mtu.nbytes + HEADER_BYTES <= interface_bytes]
+    fitting = [mtu for mtu in Mtu if mtu.nbytes + header_bytes <= interface_bytes]
     if not fitting:
         raise ConfigError(
             f"an interface MTU of {interface_bytes} holds no RoCE packet; raise it to at least "
-            f"{min(Mtu).nbytes + HEADER_BYTES}"
+            f"{min(Mtu).nbytes + header_bytes}"
         )
     return max(fitting)
 

@@ -1,11 +1,13 @@
 """RoCEv2 over an ordinary UDP socket: no privileges, both ends may be anywhere.
 
 The socket hides the IP header, which the ICRC covers, so both ends assume what Linux sends
-from an unconnected socket that never fragments: identification 0, "don't fragment" set,
-type of service 0. Peers that look at real headers, such as HCAs, need the raw link.
+from an unconnected socket that never fragments: identification 0 and "don't fragment" set.
+The type of service, with its ECN bits, is real, so that switches may mark what they queue.
+Peers that look at whole headers, such as HCAs, need the raw link.
 
 Runs of equal frames to one peer travel as one call each way (UDP_SEGMENT, UDP_GRO): most
-of the cost of a datagram is the trip through the kernel.
+of the cost of a datagram is the trip through the kernel. The kernel gives all frames of a
+call the same type of service, and coalesces only frames that have the same.
 """
 
 from __future__ import annotations
@@ -24,33 +26,35 @@ from numpy.typing import NDArray
 from emulator.link.addressing import Address, Addressing, MappedAddressing
 from emulator.link.frames import FRAME, Burst
 from emulator.link.gid import gid_of_halves
+from emulator.link.socket_buffer import DEFAULT_BUFFER_BYTES, TRUESIZE_FACTOR, enlarge_buffers
 from kvlane.errors import ConfigError
 
-# Of linux/udp.h, linux/in.h and asm-generic/socket.h; the socket module lacks them.
+# Of linux/udp.h and linux/in.h; the socket module lacks them.
 _UDP_SEGMENT = 103
 _UDP_GRO = 104
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
-_SO_SNDBUFFORCE = 32
-_SO_RCVBUFFORCE = 33
 
-DEFAULT_BUFFER_BYTES = 32 << 20
 MAX_PAYLOAD_BYTES = 65507
 """UDP payload of the largest IPv4 packet; also the most that one call may carry."""
 MAX_SEND_SEGMENTS = 64
 """Frames of one call; newer kernels take 128, all that know UDP_SEGMENT take 64."""
 MAX_RECEIVE_SEGMENTS = 128
 """Frames that one read may bring. A smaller burst loses what does not fit."""
-TRUESIZE_FACTOR = 3
-"""The kernel charges a socket for its buffers, which are up to so much larger than the data."""
 
 _DONT_FRAGMENT = 0x4000
 _GRO_SIZE = struct.Struct("@i")
 _SEGMENT_SIZE = struct.Struct("@H")
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_GRO_SIZE.size)
+_TOS = struct.Struct("@i")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_GRO_SIZE.size) + socket.CMSG_SPACE(1)
+"""Segment size, and one byte of IP_TOS."""
 _LINK_IS_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 _NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 _PEER_FIELDS = ["dst_hi", "dst_lo", "dst_port"]
+_CALL_FIELDS = [*_PEER_FIELDS, "tos"]
+"""What frames must have in common to leave in one call."""
+
+_Ancillary = list[tuple[int, int, bytes]]
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class _Group(NamedTuple):
     start: int
     stop: int
     segment_bytes: int
+    tos: int
 
 
 class UdpLink:
@@ -88,8 +93,8 @@ class UdpLink:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
-            granted = _enlarge(self._socket, socket.SO_RCVBUF, _SO_RCVBUFFORCE, buffer_bytes)
-            _enlarge(self._socket, socket.SO_SNDBUF, _SO_SNDBUFFORCE, buffer_bytes)
+            granted = enlarge_buffers(self._socket, buffer_bytes)
+            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             _bind(self._socket, host, port)
             self._coalescing = segmentation and _enable_gro(self._socket)
         except BaseException:
@@ -115,6 +120,11 @@ class UdpLink:
     def gid(self) -> bytes:
         """The bound address, in the form that the addressing gives it."""
         return gid_of_halves(*self._self[:2])
+
+    @property
+    def gids(self) -> tuple[bytes, ...]:
+        """The bound address alone."""
+        return (self.gid,)
 
     @property
     def udp_port(self) -> int:
@@ -178,8 +188,9 @@ class UdpLink:
         if frames == 1 or not self._segmentation:
             return self._send_singly(data, group, peer)
         size = _SEGMENT_SIZE.pack(group.segment_bytes)
+        ancillary = [(socket.IPPROTO_UDP, _UDP_SEGMENT, size), *_tos_ancillary(group.tos)]
         try:
-            self._socket.sendmsg([data], [(socket.IPPROTO_UDP, _UDP_SEGMENT, size)], 0, peer)
+            self._socket.sendmsg([data], ancillary, 0, peer)
         except OSError as error:
             if error.errno in _LINK_IS_FULL:
                 return 0
@@ -203,11 +214,12 @@ class UdpLink:
         return done
 
     def _send_singly(self, data: memoryview, group: _Group, peer: Address) -> int:
+        ancillary = _tos_ancillary(group.tos)
         for index in range(group.end - group.first):
             start = index * group.segment_bytes
             frame = data[start : start + group.segment_bytes]
             try:
-                self._socket.sendto(frame, peer)
+                self._socket.sendmsg([frame], ancillary, 0, peer)
             except OSError as error:
                 if error.errno in _LINK_IS_FULL:
                     return index
@@ -248,9 +260,9 @@ class UdpLink:
             if flags & socket.MSG_TRUNC:
                 self.lost_receiving += 1
             elif nbytes:
-                segment_bytes = _segment_bytes(ancillary) or nbytes
+                segment_bytes, self._arrival["tos"] = _segment_bytes_and_tos(ancillary)
                 free = frames[burst.count :]
-                burst.count += self._describe(free, used, nbytes, segment_bytes, peer)
+                burst.count += self._describe(free, used, nbytes, segment_bytes or nbytes, peer)
                 used += nbytes
         return burst.count
 
@@ -290,15 +302,15 @@ def _groups(frames: NDArray[Any], max_segments: int) -> Iterator[_Group]:
     offset, length = frames["offset"], frames["length"]
     if len(frames) == 1:  # an acknowledgement, most often
         start, nbytes = int(offset[0]), int(length[0])
-        yield _Group(0, 1, start, start + nbytes, nbytes)
+        yield _Group(0, 1, start, start + nbytes, nbytes, int(frames["tos"][0]))
         return
     follows = offset[1:] == offset[:-1] + length[:-1]
-    for field in _PEER_FIELDS:
+    for field in _CALL_FIELDS:
         follows &= frames[field][1:] == frames[field][:-1]
     ends_run = ~(follows & (length[1:] == length[:-1]))
     is_tail = follows & (length[1:] < length[:-1])
     total = len(frames)
-    offsets, lengths = offset.tolist(), length.tolist()
+    offsets, lengths, tos = offset.tolist(), length.tolist(), frames["tos"].tolist()
     first = 0
     for run_end in [*(np.flatnonzero(ends_run) + 1).tolist(), total]:
         while first < run_end:
@@ -310,17 +322,24 @@ def _groups(frames: NDArray[Any], max_segments: int) -> Iterator[_Group]:
             if end == run_end and fits and is_tail[end - 1] and end - first < max_segments:
                 stop += lengths[end]
                 end += 1
-            yield _Group(first, end, offsets[first], stop, segment)
+            yield _Group(first, end, offsets[first], stop, segment, tos[first])
             first = end
 
 
-def _segment_bytes(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Length of the segments that the kernel has coalesced; 0 for a single datagram."""
+def _tos_ancillary(tos: int) -> _Ancillary:
+    """What makes the kernel write a type of service other than the socket's, which is 0."""
+    return [(socket.IPPROTO_IP, socket.IP_TOS, _TOS.pack(tos))] if tos else []
+
+
+def _segment_bytes_and_tos(ancillary: _Ancillary) -> tuple[int, int]:
+    """Length of the segments that were coalesced, 0 for a single datagram; type of service."""
+    segment_bytes = tos = 0
     for level, kind, data in ancillary:
         if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
-            size: int = _GRO_SIZE.unpack(data)[0]
-            return size
-    return 0
+            segment_bytes = _GRO_SIZE.unpack(data)[0]
+        elif level == socket.IPPROTO_IP and kind == socket.IP_TOS:
+            tos = data[0]
+    return segment_bytes, tos
 
 
 def _check_address(host: str, port: int) -> None:
@@ -350,15 +369,6 @@ def _bind(udp: socket.socket, host: str, port: int) -> None:
         }
         hint = hints.get(error.errno or 0, error.strerror or str(error))
         raise ConfigError(f"udp link: cannot listen on {host}:{port}: {hint}") from error
-
-
-def _enlarge(udp: socket.socket, option: int, forced_option: int, nbytes: int) -> int:
-    """Ask for a buffer, with privilege beyond the system's limit; return what was granted."""
-    try:
-        udp.setsockopt(socket.SOL_SOCKET, forced_option, nbytes)
-    except PermissionError:
-        udp.setsockopt(socket.SOL_SOCKET, option, nbytes)
-    return udp.getsockopt(socket.SOL_SOCKET, option)
 
 
 def _enable_gro(udp: socket.socket) -> bool:

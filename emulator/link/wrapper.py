@@ -17,6 +17,11 @@ class LinkWrapper:
         return self._link.gid
 
     @property
+    def gids(self) -> tuple[bytes, ...]:
+        """The addresses of the link below."""
+        return self._link.gids
+
+    @property
     def udp_port(self) -> int:
         """The port of the link below."""
         return self._link.udp_port

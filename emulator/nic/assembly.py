@@ -20,17 +20,22 @@ from emulator.trace.sinks import JsonLines, Sink
 from emulator.trace.tracer import Tracer
 from kvlane.errors import ConfigError
 from kvlane.seams import Clock
+from kvlane.verbs.enums import Mtu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicParts:
     """What a NIC has besides link and engine; nothing, by default."""
 
+    mtu: Mtu = Mtu.MTU_4096
+    """The port's MTU, which the link's packets must have room for."""
     faults: FaultPlan = field(default_factory=FaultPlan)
     pcap: str = ""
     """Path of the capture; empty for none."""
     trace: str = ""
     """Path of the trace, JSON lines; empty for none."""
+    congestion_bps: int = 0
+    """Line rate from which congestion control slows down, bit/s; 0 for no congestion control."""
 
 
 def assemble_nic(
@@ -55,7 +60,11 @@ def assemble_nic(
         source_port=link.source_port,
         window_bytes=link.receive_window_bytes,
         rng=random.Random(seed + 1),
+        port_mtu=parts.mtu,
+        more_gids=link.gids[1:],
     )
+    if parts.congestion_bps:
+        engine.enable_congestion_control(parts.congestion_bps)
     if sink is not None:
         Tracer(engine, sink, clock)
     return SoftNic(engine, wrapped, clock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulator.link.faults import FaultPlan
+from emulator.nic.links import INTERFACE_DOC, LINK_DOC, LINKS, UDP, require_interface
 from kvlane.config import parse_endpoint, setting
 from kvlane.errors import ConfigError
 from kvlane.verbs.enums import Mtu
@@ -15,17 +16,26 @@ AUTO_MTU = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicOptions:
-    """One emulated port on the UDP link."""
+    """One emulated port."""
 
+    link: str = setting(UDP, LINK_DOC, choices=LINKS)
+    interface: str = setting("", INTERFACE_DOC)
     listen: str = setting(
         "127.0.0.1:0",
-        "Address and UDP port of the NIC's RoCEv2 datagrams; port 0 takes a free one.",
+        "Address and UDP port of the NIC's RoCEv2 datagrams on the udp link; port 0 takes a "
+        "free one.",
     )
     mtu_bytes: int = setting(
         AUTO_MTU,
         "Largest path MTU: 256, 512, 1024, 2048 or 4096; 0 takes the largest that fits the "
-        "interface of the listen address. Peers use the smaller of theirs.",
+        "interface, or the interface of the listen address. Peers use the smaller of theirs.",
         rule="Leave it 0, unless some link between the hosts has a smaller MTU than both ends.",
+    )
+    congestion_bps: int = setting(
+        0,
+        "Line rate of the port in bit/s, from which congestion control (DCQCN) slows down when "
+        "the network marks packets; 0 for no congestion control. Give it to both ends.",
+        minimum=0,
     )
     faults: str = setting(
         "",
@@ -47,6 +57,7 @@ class NicOptions:
     def validate(self) -> None:
         """Relations and values; ``ConfigError`` names what to write instead."""
         parse_endpoint(self.listen)
+        require_interface(self.link, self.interface)
         FaultPlan.parse(self.faults)
         if self.mtu_bytes == AUTO_MTU:
             return

@@ -300,7 +300,7 @@ class Endpoint:
             return datagram_attributes(QpState(state))
         terms = self._agreed(failed)
         self._apply_option(terms)
-        return connected_attributes(terms, QpState(state))
+        return connected_attributes(self.port, terms, QpState(state))
 
     def adopt(self, qp: QP) -> None:
         """Take a new queue pair, and bring it on as far as it goes without a peer."""
@@ -387,7 +387,7 @@ class Endpoint:
         if rep.status != SidrStatus.VALID:
             return News(_E.RDMA_CM_EVENT_UNREACHABLE, self, rep.private_data, status=rep.status)
         gid = self._agreed("Failed to Connect").gid
-        peer = DatagramPeer(rep.qpn, rep.qkey, path_to(gid))
+        peer = DatagramPeer(rep.qpn, rep.qkey, path_to(self.port, gid))
         return News(_E.RDMA_CM_EVENT_ESTABLISHED, self, rep.private_data, peer=peer)
 
     def _ended(self, event: Rejected | Unreachable | Disconnected) -> News:
@@ -405,7 +405,7 @@ class Endpoint:
         """To RTS; a queue pair of the program's own is moved by the program."""
         if self.qp is not None:
             for state in (QpState.RTR, QpState.RTS):
-                self.qp.modify(*connected_attributes(terms, state))
+                self.qp.modify(*connected_attributes(self.port, terms, state))
 
     def _fail_queue_pair(self) -> None:
         if self.qp is not None and self.space == PortSpace.TCP:

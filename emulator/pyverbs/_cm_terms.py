@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from emulator.link.gid import source_index
 from emulator.pyverbs._qp_attributes import QPAttr
 from emulator.pyverbs.addr import GID, AHAttr, GlobalRoute
 from emulator.pyverbs.fabric import PORT_NUM, Port
@@ -29,16 +30,17 @@ _BEFORE = {
 }
 
 
-def path_to(gid: bytes) -> AHAttr:
-    """The path to a port."""
-    route = GlobalRoute(GID.from_bytes(gid), hop_limit=_HOP_LIMIT)
+def path_to(port: Port, gid: bytes) -> AHAttr:
+    """The path from a port to another."""
+    index = source_index(port.gids, gid)
+    route = GlobalRoute(GID.from_bytes(gid), sgid_index=index, hop_limit=_HOP_LIMIT)
     return AHAttr(is_global=1, port_num=PORT_NUM, gr=route)
 
 
 def path_record(port: Port, gid: bytes, ack_timeout_code: int) -> PathRecord:
     """The same as a REQ tells it."""
     return PathRecord(
-        local_gid=port.gids[0],
+        local_gid=port.gids[source_index(port.gids, gid)],
         remote_gid=gid,
         local_lid=_PERMISSIVE_LID,
         remote_lid=_PERMISSIVE_LID,
@@ -110,10 +112,10 @@ def initial_attributes(space: PortSpace) -> tuple[QPAttr, int]:
     return attr, _mask(kind, QpState.INIT)
 
 
-def connected_attributes(terms: Terms, state: QpState) -> tuple[QPAttr, int]:
+def connected_attributes(port: Port, terms: Terms, state: QpState) -> tuple[QPAttr, int]:
     """What brings a connected queue pair to RTR or RTS, and the mask that names it."""
     attr = QPAttr(qp_state=state, port_num=PORT_NUM, path_mtu=terms.path_mtu)
-    attr.ah_attr = path_to(terms.gid)
+    attr.ah_attr = path_to(port, terms.gid)
     attr.dest_qp_num = terms.remote_qpn
     attr.rq_psn, attr.sq_psn = terms.remote_psn, terms.starting_psn
     attr.max_dest_rd_atomic = terms.responder_resources

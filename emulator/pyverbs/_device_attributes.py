@@ -26,7 +26,6 @@ from emulator.pyverbs.libibverbs_enums import (
     IBV_QPF_GRH_REQUIRED,
     ibv_atomic_cap,
     ibv_device_cap_flags,
-    ibv_mtu,
     ibv_odp_general_caps,
     ibv_odp_transport_cap_bits,
     ibv_port_cap_flags,
@@ -70,6 +69,10 @@ _CAPS = (
     | _Caps.IBV_DEVICE_MEM_MGT_EXTENSIONS
     | _Caps.IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
+_DEVICE_FLUSH_GLOBAL = 1 << 38
+_DEVICE_ATOMIC_WRITE = 1 << 40
+"""Of ``ib_uverbs_device_cap_flags`` in the kernel's ``ib_user_verbs.h``; libibverbs has no names
+for these. 1 << 39, FLUSH for persistence, is what the device does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +235,7 @@ class DeviceAttrEx:
     completion_timestamp_mask: int = (1 << 64) - 1
     hca_core_clock: int = _CLOCK_KHZ
     """kHz: timestamps are nanoseconds."""
-    device_cap_flags_ex: int = int(_CAPS)
+    device_cap_flags_ex: int = int(_CAPS) | _DEVICE_FLUSH_GLOBAL | _DEVICE_ATOMIC_WRITE
     tso_caps: TSOCaps = field(default_factory=TSOCaps)
     pci_atomic_caps: PCIAtomicCaps = field(default_factory=PCIAtomicCaps)
     rss_caps: RSSCaps = field(default_factory=RSSCaps)
@@ -253,7 +256,8 @@ class PortAttr:
     bad_pkey_cntr: int
     qkey_viol_cntr: int
     state: int = int(ibv_port_state.IBV_PORT_ACTIVE)
-    max_mtu: int = int(ibv_mtu.IBV_MTU_4096)
+    max_mtu: int = int(max(Mtu))
+    """What a port can be given; ``active_mtu`` is what this one has."""
     gid_tbl_len: int = GID_TABLE_LENGTH
     port_cap_flags: int = int(
         ibv_port_cap_flags.IBV_PORT_CM_SUP | ibv_port_cap_flags.IBV_PORT_IP_BASED_GIDS
@@ -279,8 +283,10 @@ class PortAttr:
     def of(cls, port: Port) -> PortAttr:
         """The attributes of an emulated port."""
         counters = port.nic.counters()
+        with port.nic.engine() as engine:
+            active_mtu = int(engine.port_mtu)
         return cls(
-            active_mtu=int(Mtu.from_bytes_size(port.config.mtu_bytes)),
+            active_mtu=active_mtu,
             bad_pkey_cntr=counters["rx_bad_pkey"] & 0xFFFFFFFF,
             qkey_viol_cntr=counters["rx_bad_qkey"] & 0xFFFFFFFF,
         )

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from emulator.pyverbs import libibverbs_enums as e
-from emulator.pyverbs._posting import join_records, refuse_send, send_record
+from emulator.pyverbs._posting import join_records, operation_bit, refuse_send, send_record
 from emulator.pyverbs._queue_pair import QP
 from emulator.pyverbs._structure import PlainObject, u32, u64
 from emulator.pyverbs.base import verbs_errors
 from emulator.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from emulator.pyverbs.wr import Element, SendWR, copy_elements
+from emulator.wire.errors import WireError
+from emulator.wire.feth import Feth, Selectivity
 from kvlane.verbs.enums import SendFlags, WrOpcode
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from emulator.pyverbs.wr import SGE
 
 _SEND_OPS = e.ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+_ATOMIC_WRITE_BYTES = 8
 
 
 class DataBuffer(PlainObject):
@@ -56,7 +59,10 @@ class _Draft(SendWR):
 
     def set_inline(self, buffers: Sequence[tuple[int, int]]) -> None:
         """Send a copy of memory, made now."""
-        data = b"".join(ctypes.string_at(addr, length) for addr, length in buffers)
+        self.set_value(b"".join(ctypes.string_at(addr, length) for addr, length in buffers))
+
+    def set_value(self, data: bytes) -> None:
+        """Send these bytes."""
         self.inline = ctypes.create_string_buffer(data, max(1, len(data)))
         self.set_elements([Element(ctypes.addressof(self.inline), len(data), 0)])
         self.send_flags |= SendFlags.INLINE
@@ -115,7 +121,7 @@ class QPEx(QP):
         self._batch = None
 
     def _refuse(self, draft: _Draft) -> int:
-        if not self._operations >> draft.opcode & 1:
+        if not self._operations & operation_bit(draft.opcode):
             return errno.EOPNOTSUPP
         return refuse_send(draft, self.qp_type, self.caps.max_send_sge, self.caps.max_inline_data)
 
@@ -183,13 +189,27 @@ class QPEx(QP):
         """Close a window of one's own."""
         self._begin(WrOpcode.LOCAL_INV).imm_data = invalidate_rkey
 
-    def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: bytes) -> None:  # noqa: ARG002
-        """Not supported: the batch will be refused with EOPNOTSUPP."""
-        self._begin(e.ibv_wr_opcode.IBV_WR_ATOMIC_WRITE).set_wr_rdma(rkey, remote_addr)
+    def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: bytes) -> None:
+        """Store the first 8 bytes of ``atomic_wr`` in remote memory, all at once."""
+        if len(atomic_wr) < _ATOMIC_WRITE_BYTES:
+            raise PyverbsUserError(f"an atomic write has 8 bytes, and not {len(atomic_wr)}")
+        draft = self._begin(WrOpcode.ATOMIC_WRITE)
+        draft.set_wr_rdma(rkey, remote_addr)
+        draft.set_value(bytes(atomic_wr[:_ATOMIC_WRITE_BYTES]))
 
-    def wr_flush(self, rkey: int, remote_addr: int, length: int, ptype: int, level: int) -> None:  # noqa: ARG002
-        """Not supported: the batch will be refused with EOPNOTSUPP."""
-        self._begin(e.ibv_wr_opcode.IBV_WR_FLUSH).set_wr_rdma(rkey, remote_addr)
+    def wr_flush(self, rkey: int, remote_addr: int, length: int, ptype: int, level: int) -> None:
+        """Be told when what was written before is where ``ptype``, an ``ibv_placement_type``,
+        says; ``level``, an ``ibv_selectivity_level``, makes range or whole region of it.
+
+        No emulated region permits ``IBV_FLUSH_PERSISTENT``, so the peer refuses that.
+        """
+        draft = self._begin(WrOpcode.FLUSH)
+        draft.set_wr_rdma(rkey, remote_addr)
+        try:
+            feth = Feth(ptype, level)
+        except WireError as error:
+            raise PyverbsUserError(str(error)) from None
+        draft.flush = (feth.word, 0 if level == Selectivity.REGION else length)
 
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:  # noqa: ARG002
         """Not supported: the batch will be refused with EOPNOTSUPP."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from emulator.link.gid import gid_halves
 from emulator.pyverbs._structure import signed64
 from emulator.pyverbs.fabric import Port
+from emulator.pyverbs.libibverbs_enums import ibv_qp_create_send_ops_flags
 from emulator.pyverbs.wr import Element, RecvWR, SendWR
 from emulator.roce.state import RQE, WQE
 from kvlane.errors import QueueFullError, VerbsError
@@ -39,6 +40,16 @@ OPCODES: dict[int, frozenset[WrOpcode]] = {
 _WITH_IMMEDIATE = (_O.RDMA_WRITE_WITH_IMM, _O.SEND_WITH_IMM)
 _INLINE_OPCODES = (*_WITH_IMMEDIATE, _O.RDMA_WRITE, _O.SEND)
 
+_OPERATION_BITS: dict[int, int] = {
+    _O.FLUSH: int(ibv_qp_create_send_ops_flags.IBV_QP_EX_WITH_FLUSH),
+    _O.ATOMIC_WRITE: int(ibv_qp_create_send_ops_flags.IBV_QP_EX_WITH_ATOMIC_WRITE),
+}
+
+
+def operation_bit(opcode: int) -> int:
+    """The ``IBV_QP_EX_WITH_`` flag of an operation: 1 << opcode, but for the latest two."""
+    return _OPERATION_BITS.get(opcode, 1 << opcode)
+
 
 def chain(first: Request) -> Iterator[Request]:
     """A work request and those that are linked behind it."""
@@ -63,6 +74,7 @@ def put_destination(record: Any, wr: SendWR, port: Port) -> None:
     assert wr.ah is not None
     path = wr.ah.path
     record.ud_hi, record.ud_lo = gid_halves(path.dgid)
+    record.ud_local_hi, record.ud_local_lo = gid_halves(port.gids[path.sgid_index])
     record.ud_port = port.udp_port_of(path.dgid)
     record.ud_traffic_class = path.traffic_class
     record.ud_qpn = wr.remote_qpn
@@ -92,6 +104,8 @@ def send_record(wr: SendWR, port: Port) -> Any:
     record.rkey = wr.remote_key
     record.compare_add = signed64(wr.compare_add)
     record.swap = signed64(wr.swap)
+    if wr.flush is not None:
+        record.feth, record.flush_length = wr.flush
     put_elements(record, wr.elements[: wr.num_sge])
     if wr.ah is not None:
         put_destination(record, wr, port)
@@ -126,7 +140,10 @@ def refuse_send(wr: SendWR, kind: int, max_sge: int, max_inline_bytes: int) -> i
         return errno.EINVAL
     if wr.opcode == WrOpcode.BIND_MW and (wr.window is None or wr.window.type != MwType.TYPE_2):
         return errno.EINVAL
-    if wr.send_flags & SendFlags.INLINE:
+    if wr.opcode == WrOpcode.FLUSH and wr.flush is None:
+        return errno.EINVAL
+    # The 8 bytes of an ATOMIC WRITE are a part of its request, whatever the limit.
+    if wr.send_flags & SendFlags.INLINE and wr.opcode != WrOpcode.ATOMIC_WRITE:
         length = sum(element.length for element in wr.elements[: wr.num_sge])
         if wr.opcode not in _INLINE_OPCODES or length > max_inline_bytes:
             return errno.EINVAL

@@ -11,6 +11,7 @@ from emulator.pyverbs._posting import (
     OPCODES,
     bind_request,
     chain,
+    operation_bit,
     post_prefix,
     receive_record,
     refuse_elements,
@@ -363,7 +364,7 @@ def _pd_of(attr: QPInitAttr | QPInitAttrEx) -> PD:
     if mask & _INIT_MASKS.IBV_QP_INIT_ATTR_CREATE_FLAGS and attr.create_flags:
         not_supported(f"creation flags ({attr.flags_to_str(attr.create_flags)})")
     if mask & _INIT_MASKS.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS:
-        legal = sum(1 << opcode for opcode in OPCODES[attr.qp_type])
+        legal = sum(operation_bit(opcode) for opcode in OPCODES[attr.qp_type])
         if attr.send_ops_flags & ~legal:
             not_supported(f"send operations 0x{attr.send_ops_flags & ~legal:x}")
     if attr.pd is None or not mask & _INIT_MASKS.IBV_QP_INIT_ATTR_PD:

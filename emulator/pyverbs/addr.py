@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from emulator.pyverbs._structure import text_lines, u8, u16, u32
@@ -217,6 +218,8 @@ class AHAttr(PyverbsObject):
             reason = f"the device has no port {self.port_num}"
         elif self.route.sgid_index >= len(port.gids):
             reason = f"there is no GID at index {self.route.sgid_index}"
+        elif _is_ipv4(port.gids[self.route.sgid_index]) != _is_ipv4(self.route.dgid_raw):
+            reason = "IPv4 and IPv6 GIDs cannot reach each other; choose another sgid_index"
         if reason:
             raise PyverbsRDMAError(f"{failed}: {reason}", errno.EINVAL)
         return AddressHandle(
@@ -271,7 +274,8 @@ class AH(PyverbsCM):
         if attr is None:
             if not wc.wc_flags & ibv_wc_flags.IBV_WC_GRH or not grh:
                 raise PyverbsRDMAError(failed, errno.EINVAL)
-            attr = _reply_attributes(ctypes.string_at(grh, _GRH_BYTES), port_num)
+            header = ctypes.string_at(grh, _GRH_BYTES)
+            attr = _reply_attributes(header, port_num, pd.ctx.port.gids)
         self.path = attr.address_handle(pd.ctx.port, failed)
         self.pd: PD | None = pd
         pd.add_ref(self)
@@ -281,21 +285,27 @@ class AH(PyverbsCM):
         self.pd = None
 
 
-def _reply_attributes(header: bytes, port_num: int) -> AHAttr:
+def _is_ipv4(gid: bytes) -> bool:
+    return gid.startswith(_IPV4_MAPPED_PREFIX)
+
+
+def _reply_attributes(header: bytes, port_num: int, gids: Sequence[bytes]) -> AHAttr:
     """The way back to the sender of a datagram, from the network header that was received.
 
-    An IPv4 header fills the last 20 bytes of its 40 (``rdma_network_hdr`` of Linux).
+    It begins at the GID of ``gids`` that the datagram was sent to. An IPv4 header fills the
+    last 20 bytes of its 40 (``rdma_network_hdr`` of Linux).
     """
     if header[0] >> 4 == 6:
         first_word = int.from_bytes(header[:4], "big")
-        sgid = header[8:24]
+        sgid, dgid = header[8:24], header[24:40]
         traffic_class, flow_label = first_word >> 20 & 0xFF, first_word & 0xFFFFF
     else:
-        sgid = _IPV4_MAPPED_PREFIX + header[32:36]
+        sgid, dgid = (_IPV4_MAPPED_PREFIX + header[at : at + 4] for at in (32, 36))
         traffic_class, flow_label = header[21], 0
     route = GlobalRoute(
         GID.from_bytes(sgid),
         flow_label=flow_label,
+        sgid_index=gids.index(dgid) if dgid in gids else 0,
         hop_limit=_DEFAULT_HOP_LIMIT,
         traffic_class=traffic_class,
     )

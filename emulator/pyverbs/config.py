@@ -8,6 +8,7 @@ from pathlib import Path
 
 from emulator.link.addressing import Addressing, MappedAddressing, VirtualAddressing
 from emulator.link.faults import FaultPlan
+from emulator.nic.links import INTERFACE_DOC, LINK_DOC, LINKS, RAW, UDP, require_interface
 from kvlane.config import parse_endpoint, setting
 from kvlane.errors import ConfigError
 from kvlane.verbs.enums import Mtu
@@ -23,6 +24,8 @@ class FabricConfig:
 
     devices: int = setting(1, "Number of devices.", minimum=0, maximum=MAX_DEVICES)
     name: str = setting("kvlane", "Their name; a number is put behind it, from 0 up.")
+    link: str = setting(UDP, LINK_DOC, choices=LINKS)
+    interface: str = setting("", INTERFACE_DOC)
     listen: str = setting(
         "127.0.0.1:0",
         "Address and UDP port of the first device, the next ports are those of the others; "
@@ -33,10 +36,17 @@ class FabricConfig:
         "virtual",
         "What GIDs are: with 'virtual' every device has an IPv6 GID of its own by which others "
         "find it wherever it listens; with 'ipv4' it is the address it listens on, "
-        "IPv4-mapped, and peers must listen on port 4791.",
+        "IPv4-mapped, and peers must listen on port 4791. On the raw link they are the "
+        "addresses of the interface.",
         choices=tuple(ADDRESSING),
     )
     mtu_bytes: int = setting(4096, "Path MTU of the port: 256, 512, 1024, 2048 or 4096.")
+    congestion_bps: int = setting(
+        0,
+        "Line rate of the port in bit/s, from which congestion control (DCQCN) slows down when "
+        "the network marks packets; 0 for no congestion control. Give it to both ends.",
+        minimum=0,
+    )
     faults: str = setting(
         "",
         "Faults that the link injects both ways, such as drop=0.01,dup=0.01,reorder=0.01; "
@@ -63,6 +73,9 @@ class FabricConfig:
             raise ConfigError(f"mtu_bytes: {error}") from None
         if self.endpoint(max(0, self.devices - 1))[1] > MAX_PORT:
             raise ConfigError(f"listen: {self.devices} devices need ports up to {MAX_PORT}")
+        require_interface(self.link, self.interface)
+        if self.link == RAW and self.devices > 1:
+            raise ConfigError("devices: an interface has one NIC; write devices: 1 with link: raw")
         if not self.name.isidentifier():
             raise ConfigError(f"name: {self.name!r} is no device name; write one such as kvlane")
 

@@ -1,6 +1,6 @@
 """Emulated devices of this process: what ``get_device_list`` shows and ``Context`` opens.
 
-A ``Port`` is a NIC on a UDP link with a thread that drives it, since a program that waits in
+A ``Port`` is a NIC on a link with a thread that drives it, since a program that waits in
 its own way expects the device to work meanwhile. It is opened by the first context and lives
 until the fabric is removed, because the GID of a device must not change under a program.
 A forked child starts without open ports and opens its own.
@@ -18,13 +18,15 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from emulator.link.faults import FaultPlan
+from emulator.link.frames import Link
 from emulator.link.udp import UdpLink
 from emulator.nic.assembly import NicParts, assemble_nic
+from emulator.nic.links import RAW, open_raw_link
 from emulator.nic.softnic import SoftNic
 from emulator.pyverbs.config import ADDRESSING, FabricConfig
 from emulator.roce.engine import DEFAULT_PKEY, AsyncEvent
 from kvlane.limits import ROCE_V2_UDP_PORT
-from kvlane.verbs.enums import EventType
+from kvlane.verbs.enums import EventType, Mtu
 
 T = TypeVar("T")
 
@@ -131,7 +133,7 @@ class Port:
         self.device = device
         self.config = device.config
         self.nic = _open_nic(device)
-        self.gids: list[bytes] = [self.nic.link.gid]
+        self.gids: list[bytes] = list(self.nic.link.gids)
         """The GID table: 16 bytes each."""
         self.pkeys: list[int] = [DEFAULT_PKEY]
         self.channels: dict[int, EventQueue[int]] = {}
@@ -146,6 +148,8 @@ class Port:
         """Kind (``pd``, ``mr``) and handle -> what another context may import by the handle."""
         self.cmd_fd = os.memfd_create(device.name, os.MFD_CLOEXEC)
         """Stands for the command descriptor of the device: a duplicate of it names the port."""
+        self.at_close: list[Callable[[], None]] = []
+        """Called when the port has been closed, by what has a thread of its own on it."""
         self._next_handle = 1
         self._stopping = False
         self.nic.on_cq_ready = self._on_cq_ready
@@ -173,7 +177,7 @@ class Port:
         It is 4791 unless the GID is this device's own and it listens elsewhere.
         """
         link = self.nic.link
-        return link.udp_port if gid == link.gid else ROCE_V2_UDP_PORT
+        return link.udp_port if gid in link.gids else ROCE_V2_UDP_PORT
 
     def _drive(self) -> None:
         nic = self.nic
@@ -217,6 +221,8 @@ class Port:
         self._stopping = True
         self.nic.close()
         self._thread.join()
+        for end in self.at_close:
+            end()
         os.close(self.cmd_fd)
 
 
@@ -292,15 +298,23 @@ def _bury() -> None:
             _graves.popleft().close()
 
 
+def _open_link(config: FabricConfig, index: int, *, in_child: bool) -> Link:
+    if config.link == RAW:
+        return open_raw_link(config.interface, config.mtu_bytes)[0]
+    host, port = config.endpoint(index, in_child=in_child)
+    return UdpLink(host, port, addressing=ADDRESSING[config.addressing]())
+
+
 def _open_nic(device: RdmaDevice) -> SoftNic:
     config, index = device.config, device.index
     in_child = bool(_left_to_parent)
-    host, port = config.endpoint(index, in_child=in_child)
-    link = UdpLink(host, port, addressing=ADDRESSING[config.addressing]())
+    link = _open_link(config, index, in_child=in_child)
     parts = NicParts(
         faults=FaultPlan.parse(config.faults),
         pcap=config.record_path(config.pcap, device.name, in_child=in_child),
         trace=config.record_path(config.trace, device.name, in_child=in_child),
+        congestion_bps=config.congestion_bps,
+        mtu=Mtu.from_bytes_size(config.mtu_bytes),
     )
     seed = config.seed + index if config.seed else secrets.randbits(64)
     return assemble_nic(link, parts, seed)

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 _SHARED_KIND = "mr"
 _Access = ibv_access_flags
-_UNSUPPORTED_ACCESS = (
-    _Access.IBV_ACCESS_ON_DEMAND
-    | _Access.IBV_ACCESS_FLUSH_GLOBAL
-    | _Access.IBV_ACCESS_FLUSH_PERSISTENT
-)
+_UNSUPPORTED_ACCESS = _Access.IBV_ACCESS_ON_DEMAND | _Access.IBV_ACCESS_FLUSH_PERSISTENT
 _KNOWN_ACCESS = sum(member.value for member in ibv_access_flags)
 _ENGINE_ACCESS = sum(member.value for member in AccessFlags)
 _ALL_REREG_FLAGS = sum(member.value for member in ibv_rereg_mr_flags)

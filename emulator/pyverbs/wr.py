@@ -124,6 +124,8 @@ class SendWR(PlainObject):
         self.window: MW | None = None
         self.window_key = 0
         self.bind_info: MWBindInfo | None = None
+        self.flush: tuple[int, int] | None = None
+        """Header and length of a FLUSH, which only a batch of work requests can ask for."""
 
     @property
     def rkey(self) -> int:

@@ -1,4 +1,4 @@
-"""Atomics: executed once, their original values kept for repeated requests."""
+"""Atomics, and the results that are kept because a repeated request must not execute again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from emulator.roce._byte_kernels import add_wrapping, load_word, store_word
 from emulator.roce.state import MAX_RD_ATOMIC, atomic_result_at
 from kvlane.jit import kernel
 
+WORD_BYTES = 8
+
 
 @kernel
-def execute_atomic(
-    qp: Any, psn: int, target: int, compares: bool, swap_or_add: int, compare: int
-) -> int:
+def execute_atomic(target: int, compares: bool, swap_or_add: int, compare: int) -> int:
     """Compare-and-swap or fetch-and-add the word at ``target``; return what it was.
 
     The engine's owner runs one request at a time, which makes it atomic towards all that
@@ -24,21 +24,27 @@ def execute_atomic(
             store_word(target, swap_or_add)
     else:
         store_word(target, add_wrapping(original, swap_or_add))
-    result = atomic_result_at(qp.atomics, qp.atomic_tail % MAX_RD_ATOMIC)
-    result.psn = psn
-    result.value = original
-    result.valid = 1
-    qp.atomic_tail += 1
     return original
 
 
 @kernel
-def kept_result(qp: Any, psn: int) -> int:
-    """Slot of the kept result of the atomic with this PSN, or -1 when it is kept no more."""
+def keep_result(qp: Any, operation: int, psn: int, value: int) -> None:
+    """Remember what came of a request, in place of the oldest that is remembered."""
+    result = atomic_result_at(qp.atomics, qp.atomic_tail % MAX_RD_ATOMIC)
+    result.operation = operation
+    result.psn = psn
+    result.value = value
+    result.valid = 1
+    qp.atomic_tail += 1
+
+
+@kernel
+def kept_result(qp: Any, operation: int, psn: int) -> int:
+    """Slot of the kept result of the request with this PSN, or -1 when it is kept no more."""
     kept = min(qp.atomic_tail, MAX_RD_ATOMIC)
     for age in range(1, kept + 1):
         slot = (qp.atomic_tail - age) % MAX_RD_ATOMIC
         result = atomic_result_at(qp.atomics, slot)
-        if result.valid != 0 and result.psn == psn:
+        if result.valid != 0 and result.psn == psn and result.operation == operation:
             return int(slot)
     return -1

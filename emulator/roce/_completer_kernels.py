@@ -9,7 +9,7 @@ import numpy as np
 from emulator.roce._byte_kernels import get_be64, store_word
 from emulator.roce._completion_kernels import complete_send, fail_send
 from emulator.roce._memory_kernels import scatter
-from emulator.roce._psn_kernels import psn_add, psn_diff
+from emulator.roce._psn_kernels import psn_add, psn_diff, psn_span
 from emulator.roce._requester_kernels import (
     complete_local,
     go_back,
@@ -24,6 +24,8 @@ from kvlane.jit import kernel
 from kvlane.verbs.enums import AccessFlags, QpState, WcStatus, WrOpcode
 
 _READ = int(WrOpcode.RDMA_READ)
+_CMP_SWAP = int(WrOpcode.ATOMIC_CMP_AND_SWP)
+_FETCH_ADD = int(WrOpcode.ATOMIC_FETCH_AND_ADD)
 _ERR = int(QpState.ERR)
 _LOCAL_WRITE = int(AccessFlags.LOCAL_WRITE)
 _SUCCESS = int(WcStatus.SUCCESS)
@@ -53,7 +55,8 @@ def _skip_to_head(nic: Any, qp: Any) -> None:
     if qp.sq_next < qp.sq_head:
         qp.sq_next = qp.sq_head
     complete_local(nic, qp)
-    if psn_diff(qp.tx_psn, qp.una_psn) < 0:
+    # Is it behind? As many as half of the PSNs may be under way, so a difference cannot tell.
+    if psn_span(qp.tx_psn, qp.una_psn) > psn_span(qp.high_psn, qp.una_psn):
         qp.tx_psn = qp.una_psn
         if qp.sq_next < qp.sq_tail:
             wqe = wqe_at(qp.sq, qp.sq_next % qp.sq_size)
@@ -70,6 +73,9 @@ def ack_through(nic: Any, qp: Any, psn: int, now: int) -> bool:
     """
     before = qp.una_psn
     whole = True
+    # Counted from the oldest unacknowledged: messages may be as long as half of the PSNs, and
+    # then two of them cannot be compared by their first ones.
+    covered = psn_span(psn, qp.una_psn) + 1
     while qp.sq_head < qp.sq_tail:
         wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
         if wqe.assigned == 0:
@@ -79,14 +85,16 @@ def ack_through(nic: Any, qp: Any, psn: int, now: int) -> bool:
                 break
             complete_send(nic, qp, _SUCCESS)
             continue
-        if psn_diff(wqe.first_psn, psn) > 0:
+        if covered == 0:
             break
         if wants_response(wqe.opcode):
             whole = False
             break
-        if psn_diff(wqe.last_psn, psn) > 0:
+        outstanding = psn_span(wqe.last_psn, qp.una_psn) + 1
+        if outstanding > covered:
             qp.una_psn = psn_add(psn, 1)
             break
+        covered -= outstanding
         qp.una_psn = psn_add(wqe.last_psn, 1)
         complete_send(nic, qp, _SUCCESS)
     _skip_to_head(nic, qp)
@@ -149,7 +157,7 @@ def _refuses_head(qp: Any, psn: int) -> bool:
     wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
     if wqe.assigned == 0 or is_local(wqe.opcode):
         return False
-    return bool(psn_diff(psn, wqe.first_psn) >= 0 and psn_diff(psn, wqe.last_psn) <= 0)
+    return bool(psn_span(psn, qp.una_psn) <= psn_span(wqe.last_psn, qp.una_psn))
 
 
 @kernel
@@ -192,9 +200,7 @@ def _next_response_is(nic: Any, qp: Any, psn: int, now: int) -> bool:
     if qp.state == _ERR or qp.sq_head >= qp.sq_tail:
         return False
     wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
-    if wqe.assigned == 0 or not wants_response(wqe.opcode):
-        return False
-    return bool(psn_diff(psn, wqe.first_psn) >= 0)
+    return bool(wqe.assigned != 0 and wants_response(wqe.opcode))
 
 
 @kernel
@@ -213,14 +219,16 @@ def _finish_response(nic: Any, qp: Any, last_psn: int, psn: int, now: int) -> No
 
 @kernel
 def on_read_response(nic: Any, qp: Any, psn: int, payload: int, length: int, now: int) -> None:
-    """One packet of a READ's data has arrived; it counts only in order."""
+    """One packet of a READ's data has arrived, or what acknowledges an ATOMIC WRITE or a FLUSH;
+    it counts only in order."""
     if not _next_response_is(nic, qp, psn, now):
         return
     wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
-    if wqe.opcode != _READ or length != min(qp.mtu, wqe.length - wqe.received):
+    expected = min(qp.mtu, wqe.length - wqe.received) if wqe.opcode == _READ else 0
+    if wqe.opcode in (_CMP_SWAP, _FETCH_ADD) or length != expected:
         fail_send(nic, qp, _BAD_RESP)
         return
-    if not scatter(nic, qp, wqe, wqe.received, length, payload, _LOCAL_WRITE):
+    if not scatter(nic, qp.pd, wqe, wqe.received, length, payload, _LOCAL_WRITE):
         fail_send(nic, qp, _LOC_PROT_ERR)
         return
     wqe.received += length
@@ -233,12 +241,12 @@ def on_atomic_response(nic: Any, qp: Any, psn: int, original: int, now: int) -> 
     if not _next_response_is(nic, qp, psn, now):
         return
     wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
-    if wqe.opcode == _READ:
+    if wqe.opcode not in (_CMP_SWAP, _FETCH_ADD):
         fail_send(nic, qp, _BAD_RESP)
         return
     word = nic.scratch
     store_word(word, get_be64(original))
-    if not scatter(nic, qp, wqe, 0, _WORD_BYTES, word, _LOCAL_WRITE):
+    if not scatter(nic, qp.pd, wqe, 0, _WORD_BYTES, word, _LOCAL_WRITE):
         fail_send(nic, qp, _LOC_PROT_ERR)
         return
     _finish_response(nic, qp, wqe.last_psn, psn, now)

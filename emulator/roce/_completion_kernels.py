@@ -49,6 +49,8 @@ _WRITE = int(WrOpcode.RDMA_WRITE)
 _WRITE_IMM = int(WrOpcode.RDMA_WRITE_WITH_IMM)
 _LOCAL_INV = int(WrOpcode.LOCAL_INV)
 _BIND_MW = int(WrOpcode.BIND_MW)
+_ATOMIC_WRITE = int(WrOpcode.ATOMIC_WRITE)
+_FLUSH = int(WrOpcode.FLUSH)
 _WC_SEND = int(WcOpcode.SEND)
 _WC_WRITE = int(WcOpcode.RDMA_WRITE)
 _WC_READ = int(WcOpcode.RDMA_READ)
@@ -56,22 +58,26 @@ _WC_CMP_SWAP = int(WcOpcode.COMP_SWAP)
 _WC_FETCH_ADD = int(WcOpcode.FETCH_ADD)
 _WC_LOCAL_INV = int(WcOpcode.LOCAL_INV)
 _WC_BIND_MW = int(WcOpcode.BIND_MW)
+_WC_ATOMIC_WRITE = int(WcOpcode.ATOMIC_WRITE)
+_WC_FLUSH = int(WcOpcode.FLUSH)
 
 
 @kernel
 def push_cqe(nic: Any, cq_index: int, qp: Any, wr_id: int, status: int, opcode: int) -> Any:
     """Append a completion and return its record, so that the caller can fill in the rest.
 
-    A full queue loses the completion and is marked: the caller of verbs has sized it
-    wrongly (IBTA 1.7 section 11.6.3.1, CQ overrun).
+    A full queue loses the completion and is in error from then on: the caller of verbs has
+    sized it wrongly (IBTA 1.7 section 11.6.3.1, CQ overrun). The queue pairs that use it are
+    ended soon after, by ``end_users_of_failed_cqs``, and not in the midst of what they do.
     """
     cq = cq_at(nic.cqs, cq_index)
     nic.completions += 1
     slot = cq.tail % cq.depth
-    if cq.tail - cq.head >= cq.depth:
+    if cq.overflowed != 0 or cq.tail - cq.head >= cq.depth:
         if cq.overflowed == 0:
             push_event(nic, _CQ_ERR, cq_index)
         cq.overflowed = 1
+        nic.cq_errors += 1
         counters_at(nic.counters, 0).cq_overflow += 1
         slot = cq.depth  # a spare entry behind the ring takes what nobody will read
     else:
@@ -123,6 +129,10 @@ def wc_opcode_of(wr_opcode: int) -> int:
         return _WC_LOCAL_INV
     if wr_opcode == _BIND_MW:
         return _WC_BIND_MW
+    if wr_opcode == _ATOMIC_WRITE:
+        return _WC_ATOMIC_WRITE
+    if wr_opcode == _FLUSH:
+        return _WC_FLUSH
     return _WC_SEND
 
 

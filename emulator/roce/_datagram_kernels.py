@@ -14,7 +14,7 @@ from emulator.roce._completion_kernels import (
 )
 from emulator.roce._emit_kernels import DETH_BYTES, IMM_BYTES
 from emulator.roce._memory_kernels import scatter, sges_allowed
-from emulator.roce._receive_queue_kernels import take_receive
+from emulator.roce._receive_queue_kernels import receive_domain, take_receive
 from emulator.roce.state import counters_at, rqe_at
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
@@ -74,6 +74,9 @@ def on_datagram(
         counters.rx_bad_qkey += 1
         return
     counters.rx_accepted += 1
+    if length > nic.port_mtu:
+        counters.rx_too_long += 1
+        return
     if not take_receive(nic, qp):
         counters.rx_no_receive += 1
         return
@@ -82,7 +85,8 @@ def on_datagram(
     if GRH_BYTES + length > rqe.length:
         counters.rx_too_long += 1
         return
-    if not sges_allowed(nic, qp, rqe, _LOCAL_WRITE):
+    pd = receive_domain(nic, qp)
+    if not sges_allowed(nic, pd, rqe, _LOCAL_WRITE):
         complete_recv(nic, qp, _LOC_PROT_ERR, _RECV, 0)
         enter_error(nic, qp)
         return
@@ -91,8 +95,8 @@ def on_datagram(
         payload += IMM_BYTES
     header = nic.scratch + GRH_OFFSET
     put_network_header(frame, header)
-    scatter(nic, qp, rqe, 0, GRH_BYTES, header, _LOCAL_WRITE)
-    scatter(nic, qp, rqe, GRH_BYTES, length, payload, _LOCAL_WRITE)
+    scatter(nic, pd, rqe, 0, GRH_BYTES, header, _LOCAL_WRITE)
+    scatter(nic, pd, rqe, GRH_BYTES, length, payload, _LOCAL_WRITE)
     cqe = complete_recv(nic, qp, _SUCCESS, _RECV, GRH_BYTES + length)
     cqe.src_qp = get_be(deth + 4, 4) & 0xFFFFFF
     cqe.wc_flags = WC_GRH

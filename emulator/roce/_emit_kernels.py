@@ -13,6 +13,7 @@ from kvlane.rawmem import bytes_at
 BTH_BYTES = 12
 RETH_BYTES = 16
 AETH_BYTES = 4
+FETH_BYTES = 4
 IMM_BYTES = 4
 IETH_BYTES = 4
 DETH_BYTES = 8
@@ -57,8 +58,8 @@ def begin_frame(nic: Any, qp: Any, opcode: int, psn: int, ack_request: bool) -> 
     bth[11] = psn & 0xFF
     frame = frame_at(nic.tx_frames, nic.tx_count)
     frame.offset = nic.tx_bytes
-    frame.src_hi = nic.gid_hi
-    frame.src_lo = nic.gid_lo
+    frame.src_hi = qp.local_hi
+    frame.src_lo = qp.local_lo
     frame.dst_hi = qp.remote_hi
     frame.dst_lo = qp.remote_lo
     frame.src_port = qp.source_port
@@ -88,6 +89,9 @@ def redirect_frame(nic: Any, qp: Any, address: int, wqe: Any) -> None:
     """Send the frame that has been begun to where a UD work request says."""
     put_be(address + 5, wqe.ud_qpn, 3)
     frame = frame_at(nic.tx_frames, nic.tx_count)
+    if wqe.ud_local_hi != 0 or wqe.ud_local_lo != 0:
+        frame.src_hi = wqe.ud_local_hi
+        frame.src_lo = wqe.ud_local_lo
     frame.dst_hi = wqe.ud_hi
     frame.dst_lo = wqe.ud_lo
     frame.dst_port = wqe.ud_port

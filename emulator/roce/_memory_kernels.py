@@ -24,14 +24,29 @@ def host_address(nic: Any, qp: Any, key: int, addr: int, length: int, access: in
     A region belongs to a protection domain; a type 2 window besides to one queue pair
     (IBTA 1.7 section 10.6.6.3).
     """
+    index = opened_by(nic, qp, key, access)
+    if index == 0 or length < 0:
+        return 0
+    return _place(mr_at(nic.mrs, index), addr, length)
+
+
+@kernel
+def opened_by(nic: Any, qp: Any, key: int, access: int) -> int:
+    """Index of the region or window that ``key`` opens to ``qp`` for ``access``; else 0."""
     index = key >> 8
-    if index <= 0 or index >= nic.mr_capacity or length < 0:
+    if index <= 0 or index >= nic.mr_capacity:
         return 0
     mr = mr_at(nic.mrs, index)
     if mr.key != key or mr.pd != qp.pd or (mr.access & access) != access:
         return 0
     if mr.kind == MR_WINDOW_2 and mr.qpn != qp.qpn:
         return 0
+    return int(index)
+
+
+@kernel
+def _place(mr: Any, addr: int, length: int) -> int:
+    """Where a range of a region or window lies in this process; 0 when it is not inside."""
     # Offsets, not ends: an address near 2^63 must not wrap round into the region.
     offset = addr - mr.addr
     if offset < 0 or offset > mr.length or length > mr.length - offset:
@@ -40,22 +55,25 @@ def host_address(nic: Any, qp: Any, key: int, addr: int, length: int, access: in
 
 
 @kernel
-def local_address(nic: Any, qp: Any, key: int, addr: int, length: int, access: int) -> int:
-    """The same for an lkey: windows have none."""
+def local_address(nic: Any, pd: int, key: int, addr: int, length: int, access: int) -> int:
+    """The same for an lkey and the protection domain of its work request; windows have none."""
     index = key >> 8
-    if 0 < index < nic.mr_capacity and mr_at(nic.mrs, index).kind != MR_REGION:
+    if index <= 0 or index >= nic.mr_capacity or length < 0:
         return 0
-    return host_address(nic, qp, key, addr, length, access)
+    mr = mr_at(nic.mrs, index)
+    if mr.key != key or mr.kind != MR_REGION or mr.pd != pd or (mr.access & access) != access:
+        return 0
+    return _place(mr, addr, length)
 
 
 @kernel
-def sges_allowed(nic: Any, qp: Any, entry: Any, access: int) -> bool:
-    """True when every SGE of a WQE or RQE is inside a region that permits ``access``."""
+def sges_allowed(nic: Any, pd: int, entry: Any, access: int) -> bool:
+    """True when every SGE of a WQE or RQE is inside a region of ``pd`` that permits ``access``."""
     for i in range(entry.num_sge):
         if (
             entry.sge_length[i] > 0
             and local_address(
-                nic, qp, entry.sge_lkey[i], entry.sge_addr[i], entry.sge_length[i], access
+                nic, pd, entry.sge_lkey[i], entry.sge_addr[i], entry.sge_length[i], access
             )
             == 0
         ):
@@ -83,7 +101,7 @@ def gather(nic: Any, qp: Any, wqe: Any, offset: int, length: int, destination: i
             skip -= element
             continue
         chunk = min(element - skip, length)
-        source = local_address(nic, qp, wqe.sge_lkey[i], wqe.sge_addr[i] + skip, chunk, 0)
+        source = local_address(nic, qp.pd, wqe.sge_lkey[i], wqe.sge_addr[i] + skip, chunk, 0)
         if source == 0:
             return False
         copy(destination, source, chunk)
@@ -95,7 +113,7 @@ def gather(nic: Any, qp: Any, wqe: Any, offset: int, length: int, destination: i
 
 @kernel
 def scatter(
-    nic: Any, qp: Any, entry: Any, offset: int, length: int, source: int, access: int
+    nic: Any, pd: int, entry: Any, offset: int, length: int, source: int, access: int
 ) -> bool:
     """Copy ``length`` bytes from ``source`` to message offset ``offset`` of an SGE list.
 
@@ -110,7 +128,7 @@ def scatter(
             skip -= element
             continue
         chunk = min(element - skip, length)
-        target = local_address(nic, qp, entry.sge_lkey[i], entry.sge_addr[i] + skip, chunk, access)
+        target = local_address(nic, pd, entry.sge_lkey[i], entry.sge_addr[i] + skip, chunk, access)
         if target == 0:
             return False
         copy(target, source, chunk)

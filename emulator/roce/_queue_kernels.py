@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.roce._completion_kernels import push_cqe, wc_opcode_of
+from emulator.roce._failure_kernels import end_users_of_failed_cqs
 from emulator.roce._receive_queue_kernels import copy_rqe
 from emulator.roce.state import (
     ARM_NEXT,
@@ -106,8 +107,12 @@ def _copy_wqe(wqe: Any, work: Any) -> None:
     wqe.rkey = work.rkey
     wqe.compare_add = work.compare_add
     wqe.swap = work.swap
+    wqe.feth = work.feth
+    wqe.flush_length = work.flush_length
     wqe.ud_hi = work.ud_hi
     wqe.ud_lo = work.ud_lo
+    wqe.ud_local_hi = work.ud_local_hi
+    wqe.ud_local_lo = work.ud_local_lo
     wqe.ud_port = work.ud_port
     wqe.ud_qpn = work.ud_qpn
     wqe.ud_qkey = work.ud_qkey
@@ -160,6 +165,7 @@ def post_work(nic: Any, index: int, works: Any) -> int:
         for i in range(len(works)):
             opcode = wc_opcode_of(works[i].opcode)
             push_cqe(nic, qp.send_cq, qp, works[i].wr_id, _FLUSHED, opcode)
+        end_users_of_failed_cqs(nic)
         return POSTED
     for i in range(len(works)):
         work = works[i]
@@ -188,6 +194,7 @@ def post_receives(nic: Any, index: int, entries: Any) -> int:
     if qp.state == _ERR:
         for i in range(len(entries)):
             push_cqe(nic, qp.recv_cq, qp, entries[i].wr_id, _FLUSHED, _RECV)
+        end_users_of_failed_cqs(nic)
         return POSTED
     for i in range(len(entries)):
         copy_rqe(rqe_at(qp.rq, qp.rq_tail % qp.rq_size), entries[i])

@@ -17,16 +17,19 @@ from emulator.roce._emit_kernels import (
     ATOMIC_ETH_BYTES,
     BTH_BYTES,
     DETH_BYTES,
+    FETH_BYTES,
     ICRC_BYTES,
     IETH_BYTES,
     IMM_BYTES,
     RETH_BYTES,
 )
 from emulator.roce._event_kernels import push_event
+from emulator.roce._failure_kernels import end_users_of_failed_cqs
 from emulator.roce._pacing_kernels import slow_down
 from emulator.roce._responder_kernels import on_rc_request, on_uc_request
 from emulator.roce.state import counters_at, frame_at, qp_at
 from emulator.wire._icrc_kernels import frame_icrc
+from emulator.wire.aeth import SyndromeClass
 from emulator.wire.opcode import Opcode, Transport
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at
@@ -47,6 +50,8 @@ _ACKNOWLEDGE = int(Opcode.RC_ACKNOWLEDGE)
 _ATOMIC_ACKNOWLEDGE = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _COMPARE_SWAP = int(Opcode.RC_COMPARE_SWAP)
 _FETCH_ADD = int(Opcode.RC_FETCH_ADD)
+_FLUSH = int(Opcode.RC_FLUSH)
+_ATOMIC_WRITE = int(Opcode.RC_ATOMIC_WRITE)
 _UD_SEND_ONLY = int(Opcode.UD_SEND_ONLY)
 _UD_SEND_ONLY_IMM = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 _CNP = int(Opcode.CNP)
@@ -63,14 +68,16 @@ _RTS = int(QpState.RTS)
 _SQD = int(QpState.SQD)
 _SQE = int(QpState.SQE)
 _COMM_EST = int(EventType.COMM_EST)
+_CLASS_RESERVED = int(SyndromeClass.RESERVED)
 _UNSUPPORTED = -1
 _CONGESTION_EXPERIENCED = 3
 
 
 @kernel
 def _rc_extension_bytes(operation: int) -> int:
-    """Bytes between BTH and payload of an RC packet, or -1 for an unknown operation."""
-    if operation in (_WRITE_FIRST, _WRITE_ONLY, _READ_REQUEST):
+    """Bytes between BTH and payload of an RC packet; of a reserved operation nothing is known,
+    and the responder refuses it."""
+    if operation in (_WRITE_FIRST, _WRITE_ONLY, _READ_REQUEST, _ATOMIC_WRITE):
         return RETH_BYTES
     if operation == _WRITE_ONLY_IMM:
         return RETH_BYTES + IMM_BYTES
@@ -80,15 +87,13 @@ def _rc_extension_bytes(operation: int) -> int:
         return IETH_BYTES
     if operation in (_COMPARE_SWAP, _FETCH_ADD):
         return ATOMIC_ETH_BYTES
+    if operation == _FLUSH:
+        return FETH_BYTES + RETH_BYTES
     if operation == _ATOMIC_ACKNOWLEDGE:
         return AETH_BYTES + ATOMIC_ACK_BYTES
-    if operation == _RESPONSE_MIDDLE:
-        return 0
-    if _RESPONSE_FIRST <= operation <= _ACKNOWLEDGE:
+    if operation != _RESPONSE_MIDDLE and _RESPONSE_FIRST <= operation <= _ACKNOWLEDGE:
         return AETH_BYTES
-    if operation < _READ_REQUEST:
-        return 0
-    return _UNSUPPORTED
+    return 0
 
 
 @kernel
@@ -121,13 +126,15 @@ def _icrc_holds(nic: Any, frame: Any, address: int) -> bool:
 
 @kernel
 def _find_qp(nic: Any, frame: Any, qpn: int) -> int:
-    """Index of the QP that this frame may speak to, or -1: number and source must fit."""
+    """Index of the QP that this frame may speak to, or -1: number and addresses must fit."""
     index = qpn & (nic.qp_capacity - 1)
     qp = qp_at(nic.qps, index)
     if qp.in_use == 0 or qp.qpn != qpn:
         return -1
     connected = qp.kind in (_RC, _UC)
     if connected and (frame.src_hi != qp.remote_hi or frame.src_lo != qp.remote_lo):
+        return -1
+    if connected and (frame.dst_hi != qp.local_hi or frame.dst_lo != qp.local_lo):
         return -1
     return int(index)
 
@@ -172,7 +179,7 @@ def _has_no_payload(qp: Any, opcode: int) -> bool:
     """Requests and answers that are all header."""
     if qp.kind != _RC:
         return False
-    return opcode == _READ_REQUEST or (_ACKNOWLEDGE <= opcode <= _FETCH_ADD)
+    return opcode in (_READ_REQUEST, _FLUSH) or _ACKNOWLEDGE <= opcode <= _FETCH_ADD
 
 
 @kernel
@@ -184,6 +191,12 @@ def _payload_bytes(frame: Any, address: int, extension: int) -> int:
     """
     pad = (int(bytes_at(address, 2)[1]) >> 4) & 3
     return int(frame.length - BTH_BYTES - extension - pad - ICRC_BYTES)
+
+
+@kernel
+def _says_nothing(aeth: int) -> bool:
+    """Is the syndrome neither ACK nor NAK, but reserved (IBTA 1.7 section 9.7.5)?"""
+    return bool((get_be(aeth, 1) >> 5) & 3 == _CLASS_RESERVED)
 
 
 @kernel
@@ -214,6 +227,7 @@ def _dispatch(nic: Any, qp: Any, frame: Any, address: int, now: int) -> None:
         or (length > 0 and _has_no_payload(qp, opcode))
         or frame.length % 4 != 0
         or (int(bth[1]) & 15) != 0
+        or (opcode == _ACKNOWLEDGE and _says_nothing(address + BTH_BYTES))
     ):
         counters.rx_bad_header += 1
         return
@@ -286,3 +300,4 @@ def receive_burst(nic: Any, frames: int, arena: int, count: int, now: int) -> No
         counters.rx_frames += 1
         counters.rx_bytes += frame.length
         _receive_frame(nic, frame, arena + frame.offset, now)
+        end_users_of_failed_cqs(nic)

@@ -25,6 +25,16 @@ def copy_rqe(target: Any, source: Any) -> None:
 
 
 @kernel
+def receive_domain(nic: Any, qp: Any) -> int:
+    """The protection domain whose regions a receive may name.
+
+    A shared queue has one of its own, other than that of a queue pair perhaps; keys of the
+    receives posted to it are checked against that (IBTA 1.7 section 10.2.9).
+    """
+    return int(qp.pd if qp.srq < 0 else srq_at(nic.srqs, qp.srq).pd)
+
+
+@kernel
 def take_receive(nic: Any, qp: Any) -> bool:
     """Move the next receive into the queue pair's inbox; False when none is posted.
 

@@ -10,6 +10,7 @@ from emulator.roce._emit_kernels import (
     ATOMIC_ETH_BYTES,
     BTH_BYTES,
     DETH_BYTES,
+    FETH_BYTES,
     IMM_BYTES,
     RETH_BYTES,
     begin_frame,
@@ -24,7 +25,7 @@ from emulator.roce._memory_kernels import gather, sges_allowed
 from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import packets_of, psn_add, psn_diff, psn_span
 from emulator.roce._window_kernels import bind_window, invalidate_window
-from emulator.roce.state import counters_at, wqe_at
+from emulator.roce.state import MAX_MESSAGE_BYTES, counters_at, wqe_at
 from emulator.wire.opcode import Opcode, Transport
 from kvlane.jit import kernel
 from kvlane.verbs.enums import (
@@ -45,6 +46,8 @@ _SEND_IMM = int(WrOpcode.SEND_WITH_IMM)
 _SEND_INV = int(WrOpcode.SEND_WITH_INV)
 _CMP_SWAP = int(WrOpcode.ATOMIC_CMP_AND_SWP)
 _FETCH_ADD = int(WrOpcode.ATOMIC_FETCH_AND_ADD)
+_ATOMIC_WRITE = int(WrOpcode.ATOMIC_WRITE)
+_FLUSH = int(WrOpcode.FLUSH)
 _LOCAL_INV = int(WrOpcode.LOCAL_INV)
 _BIND_MW = int(WrOpcode.BIND_MW)
 _INLINE = int(SendFlags.INLINE)
@@ -77,15 +80,17 @@ _TO_WRITE = int(Opcode.RC_RDMA_WRITE_FIRST) - _SEND_FIRST
 _READ_REQUEST = int(Opcode.RC_RDMA_READ_REQUEST)
 _COMPARE_SWAP = int(Opcode.RC_COMPARE_SWAP)
 _FETCH_ADD_REQUEST = int(Opcode.RC_FETCH_ADD)
+_ATOMIC_WRITE_REQUEST = int(Opcode.RC_ATOMIC_WRITE)
+_FLUSH_REQUEST = int(Opcode.RC_FLUSH)
 _UD_SEND_ONLY = int(Opcode.UD_SEND_ONLY)
 _UD_SEND_ONLY_IMM = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 _TO_UC = int(Transport.UC)
 
 _WORD_BYTES = 8
-_MAX_MESSAGE_BYTES = 1 << 31
-_MAX_PACKETS = (1 << 23) - 1
-"""Half of the PSN space: more could not be told from the past (IBTA 1.7 section 9.7.1).
-It is short of 2 GiB only at an MTU of 256, by one packet."""
+_MAX_PACKETS = 1 << 23
+"""Packets under way: half of the PSN space, because a responder takes the half before the PSN
+that it expects for repetitions (IBTA 1.7 section 9.7.1). So many make up the longest message
+at the smallest MTU, and a READ of that asks for all of them at once."""
 _ACK_EVERY = 32
 """Packets between requests for an acknowledgement inside a long message."""
 _MAX_BACKOFF = 4
@@ -94,8 +99,8 @@ _MAX_BACKOFF = 4
 
 @kernel
 def wants_response(opcode: int) -> bool:
-    """READs and atomics complete with data, not with an acknowledgement."""
-    return opcode in (_READ, _CMP_SWAP, _FETCH_ADD)
+    """Work that completes with a response of its own, not with an acknowledgement."""
+    return opcode in (_READ, _CMP_SWAP, _FETCH_ADD, _ATOMIC_WRITE, _FLUSH)
 
 
 @kernel
@@ -198,17 +203,26 @@ def _speaks(qp: Any, opcode: int) -> bool:
 
 
 @kernel
+def _length_fits(qp: Any, wqe: Any) -> bool:
+    """Can an operation of this kind be about so many bytes?"""
+    if wqe.opcode in (_CMP_SWAP, _FETCH_ADD):
+        return bool(wqe.length >= _WORD_BYTES)
+    if wqe.opcode == _ATOMIC_WRITE:
+        return bool(wqe.length == _WORD_BYTES)
+    if wqe.opcode == _FLUSH:
+        return bool(wqe.length == 0 and 0 <= wqe.flush_length <= MAX_MESSAGE_BYTES)
+    longest = qp.mtu if qp.kind == _UD else MAX_MESSAGE_BYTES
+    return bool(0 <= wqe.length <= longest)
+
+
+@kernel
 def _local_fault(qp: Any, wqe: Any, allowed: bool) -> int:
     """Why a work request cannot be carried out by this queue pair, as a WC status; else 0."""
     if not allowed:
         return _LOC_PROT_ERR
-    if not 0 <= wqe.length <= _MAX_MESSAGE_BYTES or (qp.kind == _UD and wqe.length > qp.mtu):
-        return _LOC_LEN_ERR
-    if packets_of(wqe.length, qp.mtu) > _MAX_PACKETS:
-        return _LOC_LEN_ERR
-    if wqe.opcode in (_CMP_SWAP, _FETCH_ADD) and wqe.length < _WORD_BYTES:
-        return _LOC_LEN_ERR
-    return _SUCCESS if _speaks(qp, wqe.opcode) else _LOC_QP_OP_ERR
+    if not _speaks(qp, wqe.opcode):
+        return _LOC_QP_OP_ERR
+    return _SUCCESS if _length_fits(qp, wqe) else _LOC_LEN_ERR
 
 
 @kernel
@@ -218,9 +232,9 @@ def _assign(nic: Any, qp: Any, wqe: Any) -> bool:
     False when it failed or must wait: completions are in order, so an error waits until
     it is the oldest.
     """
-    access = _LOCAL_WRITE if wants_response(wqe.opcode) else 0
+    access = _LOCAL_WRITE if wqe.opcode in (_READ, _CMP_SWAP, _FETCH_ADD) else 0
     inline = (wqe.send_flags & _INLINE) != 0
-    fault = _local_fault(qp, wqe, inline or sges_allowed(nic, qp, wqe, access))
+    fault = _local_fault(qp, wqe, inline or sges_allowed(nic, qp.pd, wqe, access))
     if fault != _SUCCESS:
         if qp.sq_next == qp.sq_head:
             fail_send(nic, qp, fault)
@@ -240,7 +254,8 @@ def _assign(nic: Any, qp: Any, wqe: Any) -> bool:
 
 @kernel
 def _may_transmit(qp: Any, wqe: Any) -> bool:
-    """Window and READ limits. A message larger than the window still goes, alone."""
+    """Window, READ limits, and room among the PSNs. A READ larger than its window still goes,
+    alone."""
     if (wqe.send_flags & _FENCE) != 0 and qp.rd_outstanding > 0 and wqe.sent == 0:
         return False
     outstanding = psn_span(qp.tx_psn, qp.una_psn)
@@ -248,8 +263,10 @@ def _may_transmit(qp: Any, wqe: Any) -> bool:
         if qp.rd_outstanding >= qp.max_rd_atomic:
             return False
         packets = psn_diff(wqe.last_psn, qp.tx_psn) + 1
+        if outstanding + packets > _MAX_PACKETS:
+            return False
         return bool(qp.read_packets == 0 or qp.read_packets + packets <= qp.read_window)
-    return bool(outstanding - qp.read_packets < qp.window)
+    return bool(outstanding < _MAX_PACKETS and outstanding - qp.read_packets < qp.window)
 
 
 @kernel
@@ -300,11 +317,40 @@ def _emit_atomic(nic: Any, qp: Any, wqe: Any) -> None:
     put_be(header + 12, wqe.swap if compares else wqe.compare_add, 8)
     put_be(header + 20, wqe.compare_add if compares else 0, 8)
     finish_frame(nic, address, BTH_BYTES + ATOMIC_ETH_BYTES, 0)
+    _await_one_packet(qp)
+
+
+@kernel
+def _await_one_packet(qp: Any) -> None:
+    """A request has gone whose response is one packet."""
     qp.read_packets += 1
     qp.tx_psn = psn_add(qp.tx_psn, 1)
     qp.asked_psn = qp.tx_psn
     qp.rd_outstanding += 1
     qp.sq_next += 1
+
+
+@kernel
+def _emit_atomic_write(nic: Any, qp: Any, wqe: Any) -> bool:
+    """8 bytes that are stored at once (IBTA 1.7 annex A19); False when their key has gone."""
+    address = begin_frame(nic, qp, _ATOMIC_WRITE_REQUEST, qp.tx_psn, True)
+    put_reth(address + BTH_BYTES, wqe.remote_addr, wqe.rkey, _WORD_BYTES)
+    header = BTH_BYTES + RETH_BYTES
+    if not gather(nic, qp, wqe, 0, _WORD_BYTES, address + header):
+        return False
+    finish_frame(nic, address, header, _WORD_BYTES)
+    _await_one_packet(qp)
+    return True
+
+
+@kernel
+def _emit_flush(nic: Any, qp: Any, wqe: Any) -> None:
+    """Ask that earlier data be where all can see it: FETH, then RETH (IBTA 1.7 annex A19)."""
+    address = begin_frame(nic, qp, _FLUSH_REQUEST, qp.tx_psn, True)
+    put_be(address + BTH_BYTES, wqe.feth, FETH_BYTES)
+    put_reth(address + BTH_BYTES + FETH_BYTES, wqe.remote_addr, wqe.rkey, wqe.flush_length)
+    finish_frame(nic, address, BTH_BYTES + FETH_BYTES + RETH_BYTES, 0)
+    _await_one_packet(qp)
 
 
 @kernel
@@ -397,7 +443,13 @@ def _emit(nic: Any, qp: Any, wqe: Any) -> bool:
     if wqe.opcode in (_CMP_SWAP, _FETCH_ADD):
         _emit_atomic(nic, qp, wqe)
         return True
-    sent = _emit_datagram(nic, qp, wqe) if qp.kind == _UD else _emit_data(nic, qp, wqe)
+    if wqe.opcode == _FLUSH:
+        _emit_flush(nic, qp, wqe)
+        return True
+    if wqe.opcode == _ATOMIC_WRITE:
+        sent = _emit_atomic_write(nic, qp, wqe)
+    else:
+        sent = _emit_datagram(nic, qp, wqe) if qp.kind == _UD else _emit_data(nic, qp, wqe)
     if not sent:
         # Whatever of it is under way, its memory is gone: this ends the queue pair.
         fail_send(nic, qp, _LOC_PROT_ERR)

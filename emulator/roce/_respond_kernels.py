@@ -1,4 +1,4 @@
-"""Sending what the responder owes: data of READs and atomics in order, then one ACK or NAK."""
+"""Sending what the responder owes: responses in order, then one ACK or NAK."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from emulator.roce._event_kernels import push_event
 from emulator.roce._memory_kernels import host_address
 from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import psn_add
-from emulator.roce.state import ANSWER_NONE, MAX_READ_JOBS, counters_at, frame_at, job_at
+from emulator.roce.state import (
+    ANSWER_NONE,
+    JOB_READ,
+    JOB_VALUE,
+    MAX_READ_JOBS,
+    counters_at,
+    frame_at,
+    job_at,
+)
 from emulator.wire.aeth import UNLIMITED_CREDITS, NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
@@ -51,7 +59,7 @@ def _emit_acknowledge(nic: Any, qp: Any, psn: int, syndrome: int) -> None:
 
 @kernel
 def end_job(qp: Any, job: Any) -> None:
-    """Take the oldest READ or atomic off the ring."""
+    """Take the oldest request off the ring."""
     if job.repeated == 0:
         qp.new_jobs -= 1
     qp.job_head += 1
@@ -119,6 +127,15 @@ def _emit_atomic_response(nic: Any, qp: Any, job: Any) -> None:
 
 
 @kernel
+def _emit_empty_response(nic: Any, qp: Any, job: Any) -> None:
+    """What acknowledges an ATOMIC WRITE or a FLUSH (IBTA 1.7 annex A19)."""
+    address = begin_frame(nic, qp, _ONLY, job.psn, False)
+    put_aeth(address + BTH_BYTES, UNLIMITED_CREDITS, qp.msn)
+    finish_frame(nic, address, BTH_BYTES + AETH_BYTES, 0)
+    end_job(qp, job)
+
+
+@kernel
 def _emit_cnp(nic: Any, qp: Any, now: int) -> None:
     """Tell the sender that its packets met congestion (IBTA 1.7 annex A17.9.3)."""
     address = begin_frame(nic, qp, _CNP, 0, False)
@@ -147,16 +164,18 @@ def transmit_answers(nic: Any, qp: Any, now: int, quota: int) -> int:
         if emitted >= quota or not has_room(nic):
             return emitted
         job = job_at(qp.jobs, qp.job_head % MAX_READ_JOBS)
-        if job.atomic == 0 and now < paced_until(qp):
+        if job.kind == JOB_READ and now < paced_until(qp):
             qp.pace_wait = paced_until(qp)
             return emitted
         emitted += 1
-        if job.atomic != 0:
-            _emit_atomic_response(nic, qp, job)
-        else:
+        if job.kind == JOB_READ:
             before = nic.tx_bytes
             _emit_read_response(nic, qp, job)
             spend_pace(qp, nic.tx_bytes - before, now)
+        elif job.kind == JOB_VALUE:
+            _emit_atomic_response(nic, qp, job)
+        else:
+            _emit_empty_response(nic, qp, job)
     if qp.answer != ANSWER_NONE and has_room(nic):
         _emit_acknowledge(nic, qp, qp.answer_psn, qp.answer_syndrome)
         qp.answer = ANSWER_NONE

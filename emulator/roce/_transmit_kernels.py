@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.roce._emit_kernels import has_room
+from emulator.roce._failure_kernels import end_users_of_failed_cqs
 from emulator.roce._requester_kernels import check_ack_timer, transmit_requests
 from emulator.roce._respond_kernels import transmit_answers
 from emulator.roce.state import ANSWER_NONE, qp_at
@@ -40,6 +41,7 @@ def transmit_burst(nic: Any, now: int) -> int:
         if qp.state in (_RTS, _SQD):
             check_ack_timer(nic, qp, now)
             transmit_requests(nic, qp, now, _QUOTA)
+        end_users_of_failed_cqs(nic)
     if nic.qp_high > 0:
         nic.next_qp = (nic.next_qp + 1) % nic.qp_high
     return int(nic.tx_count)

@@ -13,7 +13,10 @@ _REMOTE_WRITE = int(AccessFlags.REMOTE_WRITE)
 _REMOTE_ATOMIC = int(AccessFlags.REMOTE_ATOMIC)
 _MW_BIND = int(AccessFlags.MW_BIND)
 _ZERO_BASED = int(AccessFlags.ZERO_BASED)
-_REMOTE = int(AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC)
+_FLUSH = int(AccessFlags.FLUSH_GLOBAL | AccessFlags.FLUSH_PERSISTENT)
+_REMOTE = int(
+    AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC | _FLUSH
+)
 
 
 @kernel
@@ -41,6 +44,9 @@ def _region_permits(nic: Any, qp: Any, wqe: Any) -> bool:
         return False
     writes = (wqe.mw_access & (_REMOTE_WRITE | _REMOTE_ATOMIC)) != 0
     if writes and (mr.access & _LOCAL_WRITE) == 0:
+        return False
+    flushes = wqe.mw_access & _FLUSH
+    if (mr.access & flushes) != flushes:
         return False
     offset = wqe.mw_addr - mr.addr
     return bool(0 <= offset <= mr.length and wqe.mw_length <= mr.length - offset)

@@ -7,12 +7,12 @@ thread-safe; whoever owns the engine serialises them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from emulator.link.frames import FRAME, Burst
-from emulator.link.gid import gid_halves
 from emulator.roce._event_kernels import take_event
 from emulator.roce._queue_kernels import take_ready_cq
 from emulator.roce._receive_kernels import receive_burst
@@ -24,7 +24,7 @@ from emulator.roce.queue_pairs import QpTable
 from emulator.roce.regions import RegionTable
 from emulator.roce.state import COUNTER_NAMES, COUNTERS, EVENT, MAX_EVENTS, NIC
 from kvlane.seams import Rng
-from kvlane.verbs.enums import EventType
+from kvlane.verbs.enums import EventType, Mtu
 from kvlane.verbs.records import new_records
 
 DEFAULT_PKEY = 0xFFFF
@@ -65,16 +65,23 @@ class RoceEngine:
         source_port: int,
         window_bytes: int,
         rng: Rng,
+        port_mtu: Mtu = Mtu.MTU_4096,
+        more_gids: Sequence[bytes] = (),
         limits: EngineLimits = EngineLimits(),
     ) -> None:
         self.gid = gid
+        self.gids = (gid, *more_gids)
+        """The GID table: what ``sgid_index`` of a path counts."""
+        self.port_mtu = port_mtu
+        """What the port's longest packets carry: the most that a path MTU may be, and a
+        datagram's length."""
         self.limits = limits
         self._nic = new_records(NIC, 1)
         self._state = self._nic[0]
         self.regions = RegionTable(limits.max_mrs, rng)
         self.cqs = CqTable(limits.max_cqs, self._state)
         self.srqs = SrqTable(limits.max_srqs, self._state)
-        self.qps = QpTable(limits.max_qps, self._state, window_bytes, rng)
+        self.qps = QpTable(limits.max_qps, self._state, self.gids, window_bytes, rng)
         self._counters = new_records(COUNTERS, 1)
         self._events = new_records(EVENT, MAX_EVENTS)
         self._event = new_records(EVENT, 1)
@@ -94,10 +101,10 @@ class RoceEngine:
         nic.counters = self._counters.ctypes.data
         nic.events = self._events.ctypes.data
         nic.scratch = self._scratch.ctypes.data
-        nic.gid_hi, nic.gid_lo = gid_halves(self.gid)
         nic.udp_port = udp_port
         nic.source_port = source_port
         nic.pkey = DEFAULT_PKEY
+        nic.port_mtu = self.port_mtu.nbytes
         nic.cnp_interval_ns = CNP_INTERVAL_NS
 
     def enable_congestion_control(

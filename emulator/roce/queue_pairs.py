@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from emulator.link.gid import gid_halves
 from emulator.roce._completion_kernels import enter_error, stop_answering
 from emulator.roce._emit_kernels import entropy_port
+from emulator.roce._failure_kernels import end_users_of_failed_cqs
 from emulator.roce._pacing_kernels import start_pacing
 from emulator.roce._queue_kernels import (
     POSTED,
@@ -22,6 +24,7 @@ from emulator.roce._queue_kernels import (
     post_work,
     purge_cq,
 )
+from emulator.roce.attribute_limits import require_values
 from emulator.roce.attributes import QpAttributes, QpCaps, QpMask, require_modify
 from emulator.roce.congestion.state import CC_WORDS, CongestionAlgorithm
 from emulator.roce.observer import EngineObserver
@@ -57,11 +60,14 @@ MAX_READ_WINDOW_BYTES = 2 * 1024 * 1024
 class QpTable:
     """Records of queue pairs, with the rings that they point to."""
 
-    def __init__(self, capacity: int, nic: Any, window_bytes: int, rng: Rng) -> None:
+    def __init__(
+        self, capacity: int, nic: Any, gids: Sequence[bytes], window_bytes: int, rng: Rng
+    ) -> None:
         if capacity & (capacity - 1):
             raise VerbsError(f"max_qps must be a power of two, not {capacity}")
         self.table = new_records(QP, capacity)
         self._nic = nic
+        self._gids = gids
         self._window_bytes = window_bytes
         self._rng = rng
         # Another start in every process: a peer may still hold numbers of an earlier one.
@@ -102,6 +108,7 @@ class QpTable:
         qp.send_cq, qp.recv_cq, qp.srq = send_cq, recv_cq, srq
         qp.sq_sig_all = int(sq_sig_all)
         qp.pkey = self._nic.pkey
+        qp.local_hi, qp.local_lo = gid_halves(self._gids[0])
         self._give_memory(index, caps)
         self._attributes[index] = QpAttributes()
         self._caps[index] = caps
@@ -166,6 +173,7 @@ class QpTable:
         """To ERR, flushing both queues."""
         stop_answering(self.table[index])
         enter_error(self._nic, self.table[index])
+        end_users_of_failed_cqs(self._nic)
 
     # State and attributes
 
@@ -204,7 +212,9 @@ class QpTable:
         wanted = new.qp_state if mask & QpMask.STATE else current
         kind = QpType(int(self.table[index].kind))
         require_modify(kind, current, wanted, mask)
-        _require_values(new, mask)
+        require_values(new, mask, Mtu.from_bytes_size(int(self._nic.port_mtu)))
+        if mask & QpMask.AV and new.ah.sgid_index >= len(self._gids):
+            raise VerbsError(f"ah.sgid_index: the port has no GID {new.ah.sgid_index}")
         self._carry_out(index, wanted, new, mask)
         if self.observer is not None:
             self.observer.state_modified(index, current)
@@ -271,6 +281,7 @@ class QpTable:
 
     def _apply_path(self, index: int) -> None:
         qp, path = self.table[index], self._attributes[index].ah
+        qp.local_hi, qp.local_lo = gid_halves(self._gids[path.sgid_index])
         qp.remote_hi, qp.remote_lo = gid_halves(path.dgid)
         qp.remote_port = path.udp_port
         qp.traffic_class = path.traffic_class
@@ -287,7 +298,7 @@ class QpTable:
     def _apply_datagram_limits(self, index: int) -> None:
         """UD has no path MTU of its own: a message is what one packet of the port carries."""
         qp = self.table[index]
-        qp.mtu = Mtu.MTU_4096.nbytes
+        qp.mtu = self._nic.port_mtu
         qp.window = 1 << 22
 
     def _window_packets(self, limit_bytes: int, mtu_bytes: int) -> int:
@@ -329,6 +340,7 @@ class QpTable:
 
 _KEPT_BY_RESET = (
     *("qpn", "in_use", "kind", "pd", "send_cq", "recv_cq", "srq", "sq_sig_all", "pkey"),
+    *("local_hi", "local_lo"),
     *("sq", "sq_size", "rq", "rq_size", "inline_data", "inbox", "jobs", "atomics", "cc"),
 )
 
@@ -350,22 +362,3 @@ _FIELDS_OF_MASK: dict[QpMask, tuple[str, ...]] = {
     QpMask.MAX_DEST_RD_ATOMIC: ("max_dest_rd_atomic",),
     QpMask.DEST_QPN: ("dest_qp_num",),
 }
-
-_RANGES: dict[QpMask, tuple[str, int, int]] = {
-    QpMask.PATH_MTU: ("path_mtu", 1, 5),
-    QpMask.TIMEOUT: ("timeout", 0, 31),
-    QpMask.RETRY_CNT: ("retry_cnt", 0, 7),
-    QpMask.RNR_RETRY: ("rnr_retry", 0, 7),
-    QpMask.MIN_RNR_TIMER: ("min_rnr_timer", 0, 31),
-    QpMask.MAX_QP_RD_ATOMIC: ("max_rd_atomic", 0, MAX_RD_ATOMIC),
-    QpMask.MAX_DEST_RD_ATOMIC: ("max_dest_rd_atomic", 0, MAX_RD_ATOMIC),
-    QpMask.DEST_QPN: ("dest_qp_num", 0, (1 << 24) - 1),
-    QpMask.PKEY_INDEX: ("pkey_index", 0, 0),
-    QpMask.PORT: ("port_num", 1, 1),
-}
-
-
-def _require_values(new: QpAttributes, mask: QpMask) -> None:
-    for bit, (name, low, high) in _RANGES.items():
-        if mask & bit and not low <= getattr(new, name) <= high:
-            raise VerbsError(f"{name} must be {low} to {high}, not {getattr(new, name)}")

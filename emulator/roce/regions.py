@@ -123,6 +123,9 @@ class RegionTable:
 
 
 def _require_sensible(access: int) -> None:
-    """Remote write and atomic need local write (IBTA 1.7 section 11.2.8.2)."""
+    """Remote write and atomic need local write (IBTA 1.7 section 11.2.8.2), and memory of a
+    process persists nowhere."""
+    if access & AccessFlags.FLUSH_PERSISTENT:
+        raise VerbsError("no memory here outlasts its process; FLUSH_GLOBAL is what there is")
     if access & _REMOTE_WRITERS and not access & AccessFlags.LOCAL_WRITE:
         raise VerbsError("remote write or atomic access needs local write access besides")

@@ -22,6 +22,8 @@ MAX_READ_JOBS = 128
 MAX_RD_ATOMIC = MAX_READ_JOBS // 2
 """The most a queue pair may ask for; the other half is for repeated requests, which the
 network may bring at any time and which must never crowd out a new one."""
+MAX_MESSAGE_BYTES = 1 << 31
+"""IBTA 1.7 section 9.7.1.5.1 and table 45."""
 MAX_EVENTS = 1024
 """Asynchronous events that wait to be fetched."""
 
@@ -46,13 +48,13 @@ NIC = _fields(
     "event_head",
     "event_tail",
     "completions",  # ever pushed
+    "cq_errors",  # completions lost since the queue pairs of failed queues were ended
     "cq_events",  # completion queues that have become ready since they were armed
     "counters",
-    "gid_hi",
-    "gid_lo",
     "udp_port",
     "source_port",  # of every frame; 0 = by flow
     "pkey",
+    "port_mtu",  # payload of the longest packet, bytes
     "ecn",  # 1 = mark frames as ECN capable, and answer congestion marks
     "cnp_interval_ns",  # no two CNPs of a QP closer than this
     "scratch",  # 128 bytes for ICRC headers
@@ -79,11 +81,13 @@ COUNTER_NAMES = (
     "rx_bad_qkey",
     "rx_wrong_state",
     "rx_no_receive",  # UC and UD messages for which no receive was posted
-    "rx_too_long",  # UD messages longer than the receive
+    "rx_too_long",  # UD messages longer than the receive or the port's MTU
     "rx_uc_gap",  # UC messages given up because a packet is missing
     "rx_write_requests",
     "rx_read_requests",
     "rx_atomic_requests",
+    "rx_atomic_write_requests",
+    "rx_flush_requests",
     "out_of_sequence",
     "duplicate_request",
     "packet_seq_err",  # NAK-sequence received
@@ -120,6 +124,8 @@ QP = _fields(
     "sq_sig_all",
     "access",  # AccessFlags that the peer is granted
     "qkey",
+    "local_hi",  # GID that it sends from and is sent to
+    "local_lo",
     "remote_qpn",
     "remote_hi",
     "remote_lo",
@@ -176,11 +182,11 @@ QP = _fields(
     "answer",  # ANSWER_*: what is due to the requester
     "answer_psn",
     "answer_syndrome",
-    "jobs",  # address of the ring of READs and atomics being answered
+    "jobs",  # address of the ring of requests being answered by responses
     "job_head",
     "job_tail",
     "new_jobs",  # of them, those that are no repetition
-    "atomics",  # address of the ring of results kept for repeated atomics
+    "atomics",  # address of the ring of results kept for repeated requests
     "atomic_tail",
     "max_dest_rd_atomic",
     "min_rnr_timer",
@@ -215,8 +221,12 @@ WQE = np.dtype(
         ("rkey", "i8"),
         ("compare_add", "i8"),
         ("swap", "i8"),
+        ("feth", "i8"),  # FLUSH: its header, and over how many bytes
+        ("flush_length", "i8"),
         ("ud_hi", "i8"),  # UD: where to
         ("ud_lo", "i8"),
+        ("ud_local_hi", "i8"),  # and from which of the port's GIDs; 0 = the queue pair's
+        ("ud_local_lo", "i8"),
         ("ud_port", "i8"),
         ("ud_qpn", "i8"),
         ("ud_qkey", "i8"),
@@ -262,7 +272,7 @@ CQ = _fields(
     "depth",
     "head",  # next to poll
     "tail",  # next to fill
-    "overflowed",
+    "overflowed",  # 1 = in error for good: takes and gives no completion any more
     "armed",  # ARM_*
     "ready",  # 1 when it has become ready since it was armed, until that is fetched
 )
@@ -307,15 +317,22 @@ JOB = _fields(
     "rkey",
     "repeated",  # 1 when the request had been executed before
     "started",  # 0 while the next packet is the first of this response
-    "atomic",  # 1 for an atomic, whose response is one packet
+    "kind",  # JOB_*
     "value",  # an atomic's original value
 )
-"""A READ or an atomic being answered."""
+"""A request being answered by a response."""
 
 JOB_BYTES = JOB.itemsize
 
-ATOMIC_RESULT = _fields("psn", "value", "valid")
-"""The result of an atomic, kept for a repeated request (IBTA 1.7 section 9.4.5)."""
+JOB_READ = 0
+JOB_VALUE = 1
+"""An atomic: one packet with the original value."""
+JOB_EMPTY = 2
+"""ATOMIC WRITE and FLUSH: one packet of a READ response, without data."""
+
+ATOMIC_RESULT = _fields("operation", "psn", "value", "valid")
+"""The result of an atomic, kept for a repeated request (IBTA 1.7 section 9.4.5); likewise that
+an ATOMIC WRITE or a FLUSH has been carried out."""
 
 EVENT = _fields("event", "subject")
 """An asynchronous event and the index of the QP, CQ or SRQ that it is about."""

@@ -18,14 +18,15 @@ TRANSITIONS: dict[QpState, frozenset[QpState]] = {
 
 BY_FAULT: dict[QpState, frozenset[QpState]] = {
     QpState.RESET: frozenset(),
-    QpState.INIT: frozenset(),
+    QpState.INIT: frozenset({QpState.ERR}),
     QpState.RTR: frozenset({QpState.ERR}),
     QpState.RTS: frozenset({QpState.SQE, QpState.ERR}),
     QpState.SQD: frozenset({QpState.SQE, QpState.ERR}),
     QpState.SQE: frozenset({QpState.ERR}),
     QpState.ERR: frozenset(),
 }
-"""From -> to, by itself when something fails. SQE is for faults of sending on UC and UD."""
+"""From -> to, by itself when something fails. SQE is for faults of sending on UC and UD; from
+INIT, it is a completion queue that the queue pair shares with others and that has overrun."""
 
 
 def require_transition(current: QpState, wanted: QpState) -> None:

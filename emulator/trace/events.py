@@ -139,7 +139,8 @@ class DuplicateRequest(QpEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(Event):
-    """A received packet had no effect on any queue pair but its counter."""
+    """A received packet had no effect on any queue pair but its counter, or, on UC, cost the
+    message that it belongs to or follows."""
 
     counter: str
     """The counter that tells why."""

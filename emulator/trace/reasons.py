@@ -14,7 +14,10 @@ _RESOURCE_OPERATIONS = (
     Opcode.RC_RDMA_READ_REQUEST,
     Opcode.RC_COMPARE_SWAP,
     Opcode.RC_FETCH_ADD,
+    Opcode.RC_ATOMIC_WRITE,
+    Opcode.RC_FLUSH,
 )
+_SERVED = frozenset(Opcode)
 
 
 def nak_reason(code: int, before: Any, opcode: int, psn: int, moved: Collection[str]) -> str:
@@ -31,10 +34,14 @@ def nak_reason(code: int, before: Any, opcode: int, psn: int, moved: Collection[
         return "the receive's own memory cannot be written"
     if "resp_local_length_error" in moved:
         return "it is longer than the receive posted for it"
+    if opcode not in _SERVED:
+        return f"opcode {opcode:#04x} is reserved or not served"
     if not _in_sequence(before, opcode):
         return f"it does not follow on {_INBOUND_NAMES[int(before.inbound)]}"
     if opcode in _RESOURCE_OPERATIONS and before.new_jobs >= before.max_dest_rd_atomic:
-        return f"more than {int(before.max_dest_rd_atomic)} READs and atomics at once"
+        return f"more than {int(before.max_dest_rd_atomic)} READs, atomics and FLUSHes at once"
+    if opcode == Opcode.RC_FLUSH:
+        return "its placement type, selectivity or length does not fit"
     return "its length or alignment does not fit"
 
 

@@ -6,7 +6,7 @@ before and after each call, and reads the frames that went in and came out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from emulator.link.frames import Burst
 from emulator.roce._psn_kernels import psn_diff
 from emulator.roce.engine import RoceEngine
-from emulator.roce.state import ANSWER_NAK
+from emulator.roce.state import ANSWER_NAK, ANSWER_NONE
 from emulator.trace.events import (
     AckTimeout,
     Dropped,
@@ -32,7 +32,7 @@ from emulator.trace.sinks import Sink
 from emulator.wire.aeth import RNR_TIMER_NS, Aeth, SyndromeClass
 from emulator.wire.bth import Bth
 from emulator.wire.errors import WireError
-from emulator.wire.opcode import Opcode
+from emulator.wire.opcode import OPERATION_MASK, Opcode, Transport
 from kvlane.seams import Clock
 from kvlane.verbs.enums import QpState, QpType
 
@@ -46,16 +46,31 @@ DROP_COUNTERS = (
     "rx_wrong_state",
     "rx_no_receive",
     "rx_too_long",
+    "rx_uc_gap",
     "out_of_sequence",
 )
-"""One of these moves when a received packet is dropped."""
+"""One of these moves when a received packet is dropped; ``rx_uc_gap`` when it shows that the
+message before it, or its own, has lost packets and is given up."""
+UC_DROP_COUNTERS = ("resp_remote_access_errors", "resp_invalid_request")
+"""Likewise for UC alone: RC answers such a request with a NAK."""
 
 _NAK_COUNTERS = ("packet_seq_err", "req_remote_access_errors", "req_remote_invalid_request")
-_CONNECTED = (int(QpType.RC), int(QpType.UC))
 _SENDING = (int(QpState.RTS), int(QpState.SQD), int(QpState.SQE))
 _IMPLIED = "IMPLIED"
 _RNR = "RNR"
 _TIMEOUT = "TIMEOUT"
+_WAY_IN_FRAME = ("dst_hi", "dst_lo", "dst_port", "src_port")
+_WAY_IN_QP = ("remote_hi", "remote_lo", "remote_port", "source_port", "remote_qpn")
+
+
+class _Way(NamedTuple):
+    """Where a frame goes, and from which port: all that it tells of the queue pair it is from."""
+
+    remote_hi: int
+    remote_lo: int
+    remote_port: int
+    source_port: int
+    remote_qpn: int
 
 
 class Tracer:
@@ -114,7 +129,8 @@ class Tracer:
         payload = burst.payload(index)
         moved = self._moved()
         bth = _bth(payload)
-        for counter in DROP_COUNTERS:
+        silent = UC_DROP_COUNTERS if self._before.kind == QpType.UC else ()
+        for counter in (*DROP_COUNTERS, *silent):
             if counter in moved:
                 self._tell_dropped(counter, bth, now)
         cause = "receive"
@@ -222,18 +238,40 @@ class Tracer:
     def _engine_index(self, record: Any) -> int:
         return int(record.qpn) & (len(self._table) - 1)
 
-    def _senders(self) -> dict[tuple[int, int, int], Any]:
-        """Connected queue pairs as they were, by where their frames go."""
-        return {
-            (int(qp.remote_hi), int(qp.remote_lo), int(qp.remote_qpn)): qp
-            for qp in self._before
-            if qp.kind in _CONNECTED and qp.state != QpState.RESET
-        }
+    def _senders(self) -> dict[_Way, list[Any]]:
+        """RC queue pairs as they were, by the way that their frames go."""
+        senders: dict[_Way, list[Any]] = {}
+        for qp in self._before:
+            if qp.kind == QpType.RC and qp.state != QpState.RESET:
+                way = _Way._make(int(qp[name]) for name in _WAY_IN_QP)
+                senders.setdefault(way, []).append(qp)
+        return senders
 
-    def _tell_sent(self, senders: dict[Any, Any], payload: bytes, frame: Any, now: int) -> None:
+    def _sender_of(self, candidates: list[Any], bth: Bth) -> Any:
+        """Which of several queue pairs has sent a frame. It does not name its sender, so two
+        that are connected to the same peer differ by their PSNs alone."""
+        if len(candidates) > 1:
+            candidates = [qp for qp in candidates if self._may_have_sent(qp, bth)]
+        return candidates[0] if candidates else None
+
+    def _may_have_sent(self, before: Any, bth: Bth) -> bool:
+        if Opcode(bth.opcode).traits.is_request:
+            after = self._table[self._engine_index(before)]
+            from_oldest = psn_diff(bth.psn, int(before.una_psn)) >= 0
+            return from_oldest and psn_diff(bth.psn, int(after.high_psn)) < 0
+        if before.job_head < before.job_tail:
+            return psn_diff(bth.psn, int(before.expected_psn)) < 0
+        return bool(before.answer != ANSWER_NONE and before.answer_psn == bth.psn)
+
+    def _tell_sent(
+        self, senders: dict[_Way, list[Any]], payload: bytes, frame: Any, now: int
+    ) -> None:
         bth = Bth.parse(payload)
-        before = senders.get((int(frame.dst_hi), int(frame.dst_lo), bth.dest_qp))
-        if before is None or before.kind != QpType.RC or bth.opcode == Opcode.CNP:
+        way = _Way._make((*(int(frame[name]) for name in _WAY_IN_FRAME), bth.dest_qp))
+        if bth.opcode & ~OPERATION_MASK != Transport.RC or way not in senders:
+            return
+        before = self._sender_of(senders[way], bth)
+        if before is None:
             return
         if Opcode(bth.opcode).traits.is_request:
             if psn_diff(bth.psn, int(before.high_psn)) < 0:

@@ -49,7 +49,8 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"
 def emit_headers(frame: Any, payload_bytes: int) -> bytes:
     """IP and UDP headers for a UDP payload of that length, ICRC included.
 
-    The UDP checksum is 0, "none"; ``emit_packet`` fills it in where IPv6 wants one.
+    The UDP checksum is 0, "none", over IPv4 and over IPv6, as soft-RoCE sends it
+    (``prepare_udp_hdr`` of Linux' rxe_net.c): the ICRC covers more (RFC 6935 allows it).
     """
     ipv4 = is_ipv4(int(frame["dst_hi"]), int(frame["dst_lo"]))
     udp_length = UDP_HEADER_BYTES + payload_bytes
@@ -61,21 +62,8 @@ def emit_headers(frame: Any, payload_bytes: int) -> bytes:
 
 
 def emit_packet(frame: Any, payload: bytes) -> bytes:
-    """The whole IP packet around a UDP payload (BTH to ICRC).
-
-    RoCEv2 needs no UDP checksum over IPv4; over IPv6 zero is for tunnels only (RFC 8200
-    section 8.1), so it is there.
-    """
-    packet = emit_headers(frame, len(payload)) + payload
-    if packet[0] >> 4 == 4:
-        return packet
-    start = IPV6_HEADER_BYTES + UDP_CHECKSUM.start
-    udp = packet[IPV6_HEADER_BYTES:]
-    pseudo = packet[IPV6_SOURCE.start : IPV6_DESTINATION.stop] + (
-        len(udp).to_bytes(4, "big") + PROTOCOL_UDP.to_bytes(4, "big")
-    )
-    checksum = internet_checksum(pseudo + udp) or 0xFFFF
-    return packet[:start] + _u16(checksum) + packet[start + 2 :]
+    """The whole IP packet around a UDP payload (BTH to ICRC)."""
+    return emit_headers(frame, len(payload)) + payload
 
 
 def parse_packet(packet: bytes) -> tuple[Any, bytes]:

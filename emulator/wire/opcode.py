@@ -1,7 +1,7 @@
 """Opcodes and what each of them implies for its packet (IBTA 1.7 section 9.2).
 
-The upper 3 bits name the transport service, the lower 5 the operation. The operations of
-the memory placement extensions (FLUSH, ATOMIC WRITE) and of RD are not spoken.
+The upper 3 bits name the transport service, the lower 5 the operation. FLUSH and ATOMIC WRITE
+are the memory placement extensions (IBTA 1.7 annex A19). RD's operations are not spoken.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol
 from emulator.wire.aeth import Aeth
 from emulator.wire.atomic_eth import AtomicAckEth, AtomicEth
 from emulator.wire.deth import Deth
+from emulator.wire.feth import Feth
 from emulator.wire.imm import Ieth, ImmDt
 from emulator.wire.reth import Reth
 
@@ -55,6 +56,8 @@ class Opcode(IntEnum):
     RC_FETCH_ADD = 0x14
     RC_SEND_LAST_WITH_INVALIDATE = 0x16
     RC_SEND_ONLY_WITH_INVALIDATE = 0x17
+    RC_FLUSH = 0x1C
+    RC_ATOMIC_WRITE = 0x1D
 
     UC_SEND_FIRST = 0x20
     UC_SEND_MIDDLE = 0x21
@@ -163,6 +166,8 @@ _OPERATIONS: dict[int, OpcodeTraits] = {
     0x14: OpcodeTraits(Position.ONLY, (AtomicEth,), has_payload=False),
     0x16: OpcodeTraits(Position.LAST, (Ieth,)),
     0x17: OpcodeTraits(Position.ONLY, (Ieth,)),
+    0x1C: OpcodeTraits(Position.ONLY, (Feth, Reth), has_payload=False),
+    0x1D: OpcodeTraits(Position.ONLY, (Reth,)),
 }
 
 _CNP = OpcodeTraits(Position.ONLY)

@@ -128,9 +128,26 @@ CACHE_DIR: Path = _open_cache_dir()
 """Where compiled kernels are kept between runs."""
 
 
-def is_warm() -> bool:
-    """True when an earlier run left compiled kernels, so that start-up need not compile."""
-    return not JIT_ENABLED or any(CACHE_DIR.rglob("*.nbc"))
+def is_warm(warm_up: str) -> bool:
+    """True when an earlier run has been through ``warm_up``, so that it need not compile now.
+
+    Some compiled kernels prove nothing: that run may have been stopped before the last one.
+    """
+    return not JIT_ENABLED or _warm_marker(warm_up).exists()
+
+
+def mark_warm(warm_up: str) -> None:
+    """Note that all kernels that ``warm_up`` uses are compiled, each stored as it was.
+
+    A disk that takes no note costs the next run a needless message and nothing else.
+    """
+    if JIT_ENABLED:
+        with contextlib.suppress(OSError):
+            _warm_marker(warm_up).touch()
+
+
+def _warm_marker(warm_up: str) -> Path:
+    return CACHE_DIR / f"{warm_up}.warm"
 
 
 def kernel(function: F) -> F:

@@ -38,12 +38,28 @@ def copy(destination: int, source: int, length: int) -> None:
         _memmove(destination, source, length)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _release(_typing_context: Any) -> Any:
+    """A fence behind which no earlier store is put off."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
 if JIT_ENABLED:
 
     @kernel
     def bytes_at(address: int, length: int) -> Any:
         """The bytes at an address as a ``uint8`` array that owns nothing."""
         return carray(_pointer(address), length, np.uint8)
+
+    @kernel
+    def publish() -> None:
+        """Whoever sees a store after this sees all stores before it."""
+        _release()
 
 else:
 
@@ -53,6 +69,9 @@ else:
             return np.empty(0, np.uint8)
         memory: Any = (ctypes.c_uint8 * int(length)).from_address(int(address))
         return np.frombuffer(memory, np.uint8)
+
+    def publish() -> None:
+        """Whoever sees a store after this sees all stores before it: so the interpreter has it."""
 
 
 def record_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:

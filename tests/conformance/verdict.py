@@ -49,18 +49,6 @@ ALLOWED_SKIPS = (
         tests=r"CMTestCase\.\w*multicast\w*",
     ),
     AllowedSkip(
-        "flush",
-        r"Create custom mr with additional access flags \d+ is not supported",
-        "flushing to persistent memory, which has no meaning in software",
-        tests=r"QpExTestCase\.\w*flush\w*",
-    ),
-    AllowedSkip(
-        "atomic write",
-        r"Extended QP is not supported on this device",
-        "an optional operation, which the device does not have",
-        tests=r"QpExTestCase\.test_qp_ex_rc_atomic_write",
-    ),
-    AllowedSkip(
         "huge pages",
         r"Huge pages of size 2M is not supported in this platform"
         r"|There are no huge pages of size 2M allocated",

@@ -289,6 +289,19 @@ def bad_send(pair: Pair) -> None:
     post(pair.b, work(WrOpcode.SEND, [(region.addr, 8, region.key ^ 1)], **to_port(pair.a)))
 
 
+def overrun(pair: Pair) -> None:
+    """Another queue pair of b loses a completion of the queue that both use."""
+    b = pair.b
+    small = b.engine.cqs.create(1)
+    b.engine.qps.table[b.qp].send_cq = small
+    other = b.new_qp()
+    b.engine.qps.table[other].recv_cq = small
+    region = b.region(8)
+    for _ in range(2):
+        b.engine.qps.post_receives(other, receive([part(region)]))
+    b.engine.qps.fail(other)
+
+
 FAULTS: list[tuple[QpType, QpState, Callable[[Pair], None], QpState]] = [
     (RC, RTR, bad_request, ERR),
     (RC, RTS, bad_request, ERR),
@@ -298,6 +311,8 @@ FAULTS: list[tuple[QpType, QpState, Callable[[Pair], None], QpState]] = [
     (UD, RTS, bad_send, SQE),
     (UD, RTR, unwritable_receive, ERR),
     (UD, SQE, unwritable_receive, ERR),
+    *((RC, state, overrun, ERR) for state in (INIT, RTR, RTS, SQD)),
+    *((UD, state, overrun, ERR) for state in (INIT, RTR, RTS, SQD, SQE)),
 ]
 
 

@@ -1,4 +1,7 @@
-"""Random workloads over bad links, by the million: ``python -m tests.soak.roce --help``."""
+"""Random workloads over bad links, by the million: ``python -m tests.soak.roce --help``.
+
+Most seeds give a wild link and endless retries, the others a mild one and 7 of either kind.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from emulator.link.damage import damaged
 from tests.support.roce_pair import Frame
 
 
@@ -51,9 +52,7 @@ class BadLink:
     def _damaged(self, frame: Frame) -> Frame:
         if not self._happens(self._odds.corrupt):
             return frame
-        payload = bytearray(frame[0])
-        payload[self._rng.randrange(len(payload))] ^= 1 << self._rng.randrange(8)
-        return bytes(payload), frame[1]
+        return damaged(frame[0], self._rng), frame[1]
 
     def _pass(self, frame: Frame, out: list[Frame]) -> None:
         if self._happens(self._odds.delay):

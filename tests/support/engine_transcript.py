@@ -46,7 +46,7 @@ def _workload(seed: int, count: int) -> list[str]:
     workload.build()
     workload.run()
     for port in (pair.a, pair.b):
-        lines += _completions(port)
+        lines += map(_completion, workload.completions[id(port)])
     regions = [region for flow in workload.flows for region in (flow.local, flow.remote)]
     return lines + _end(pair.a, regions) + _end(pair.b, [])
 
@@ -66,8 +66,11 @@ def _frame(frame: Frame) -> str:
 
 
 def _completions(port: Port) -> Iterable[str]:
-    for wc in port.poll():
-        yield "wc " + " ".join(f"{name}={int(wc[name])}" for name in wc.dtype.names)
+    return map(_completion, port.poll())
+
+
+def _completion(wc: Any) -> str:
+    return "wc " + " ".join(f"{name}={int(wc[name])}" for name in wc.dtype.names)
 
 
 def _end(port: Port, regions: list[Region]) -> list[str]:

@@ -62,7 +62,7 @@ class FuzzWorld:
         self.now = 0
         self.frames = 0
         access = (
-            ALL_ACCESS | AccessFlags.MW_BIND,
+            ALL_ACCESS | AccessFlags.MW_BIND | AccessFlags.FLUSH_GLOBAL,
             AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ,
             AccessFlags.LOCAL_WRITE,
             AccessFlags.MW_BIND,
@@ -117,6 +117,7 @@ class FuzzWorld:
         port.qp = port.new_qp(srq)
         port.connect(self._pair.a, MTU)
         index, port.qp, port.kind = port.qp, kept, QpType.RC
+        self.engine.qps.table[index].access |= int(AccessFlags.FLUSH_GLOBAL)
         return index
 
     def _occupy(self) -> None:
@@ -134,7 +135,9 @@ class FuzzWorld:
             self.port.qp = index
             for opcode in self._rng.sample(list(WrOpcode), 5):
                 length = 8 if "ATOMIC" in opcode.name else self._rng.choice((0, 8, 300, SIZE))
-                if opcode not in (WrOpcode.LOCAL_INV, WrOpcode.BIND_MW):
+                if opcode == WrOpcode.FLUSH:
+                    post(self.port, work(opcode, feth=1, flush_length=length, **towards(far)))
+                elif opcode not in (WrOpcode.LOCAL_INV, WrOpcode.BIND_MW):
                     post(self.port, work(opcode, [part(local, 0, length)], **towards(far)))
         self.port.qp = self.qps[2]
         post(self.port, work(WrOpcode.SEND, [part(local, 0, 8)], **to_port(self._pair.a)))
@@ -236,6 +239,8 @@ class FuzzWorld:
             )
         if name == "Deth":
             return rng.choice((QKEY, QKEY, QKEY, 0)).to_bytes(4, "big") + rng.randbytes(4)
+        if name == "Feth":
+            return rng.choice((1, 1, 0x11, 0, 2, 3, 0x21, rng.getrandbits(32))).to_bytes(4, "big")
         if name == "Ieth":
             return self._key()
         return rng.randbytes(8 if name == "AtomicAckEth" else 4)

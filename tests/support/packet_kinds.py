@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from emulator.wire.aeth import NakCode
+from emulator.wire.feth import Feth, Placement, Selectivity
 from kvlane.verbs.enums import AccessFlags, MwType, QpType, SendFlags, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from tests.support.roce_pair import ALL_ACCESS, Frame, Pair
@@ -95,6 +96,23 @@ def _reads_and_atomics(gid: GidMaker, frames: list[Frame]) -> None:
         pair.a,
         work(WrOpcode.ATOMIC_FETCH_AND_ADD, word, compare_add=value, **place),
         work(WrOpcode.ATOMIC_CMP_AND_SWP, word, compare_add=value, swap=swap, **place),
+    )
+    pair.run()
+
+
+def _placements(gid: GidMaker, frames: list[Frame]) -> None:
+    """ATOMIC WRITE and FLUSH."""
+    pair = recorded(Pair(MTU, _OPTIONS, gid=gid), frames)
+    flushes = int(ALL_ACCESS | AccessFlags.FLUSH_GLOBAL)
+    pair.b.engine.qps.table[pair.b.qp].access = flushes
+    local, remote = pair.a.region(8), pair.b.region(LONG, AccessFlags(flushes))
+    local.data[:] = pattern(8)
+    feths = (Feth(Placement.GLOBAL), Feth(Placement.GLOBAL, Selectivity.REGION))
+    place = towards(remote, -remote.addr % 8)
+    post(
+        pair.a,
+        work(WrOpcode.ATOMIC_WRITE, [part(local)], **place),
+        *(work(WrOpcode.FLUSH, feth=feth.word, flush_length=LONG, **place) for feth in feths),
     )
     pair.run()
 
@@ -190,6 +208,7 @@ _EXCHANGES = (
     _data(QpType.RC),
     _data(QpType.UC),
     _reads_and_atomics,
+    _placements,
     _invalidations,
     _datagrams,
     _lost_packet,

@@ -31,7 +31,13 @@ ALL_ACCESS = (
     | e.IBV_ACCESS_REMOTE_ATOMIC
     | e.IBV_ACCESS_MW_BIND
 )
-ALL_SEND_OPS = (1 << e.IBV_WR_SEND_WITH_INV + 1) - 1
+GRANTED = (
+    ALL_ACCESS & ~e.IBV_ACCESS_MW_BIND | e.IBV_ACCESS_FLUSH_GLOBAL | e.IBV_ACCESS_FLUSH_PERSISTENT
+)
+"""What a queue pair grants its peer."""
+ALL_SEND_OPS = (
+    (1 << e.IBV_WR_SEND_WITH_INV + 1) - 1 | e.IBV_QP_EX_WITH_FLUSH | e.IBV_QP_EX_WITH_ATOMIC_WRITE
+)
 """``send_ops_flags`` for whatever a reliable connection can do."""
 PATIENCE_S = 60.0
 """After this a test fails that would otherwise hang."""
@@ -100,7 +106,7 @@ class Endpoint:
         self.kind = kind
         attr = QPAttr()
         attr.qkey = QKEY
-        attr.qp_access_flags = ALL_ACCESS & ~e.IBV_ACCESS_MW_BIND
+        attr.qp_access_flags = GRANTED
         self.qp: Any = self._new_qp(attr, sq_sig_all, send_ops)
 
     def _new_qp(self, attr: QPAttr, sq_sig_all: int, send_ops: int) -> QP:
@@ -132,7 +138,7 @@ class Endpoint:
             self.ah = AH(self.pd, attr=self.path)
             return
         attr = QPAttr()
-        attr.qp_access_flags = ALL_ACCESS & ~e.IBV_ACCESS_MW_BIND
+        attr.qp_access_flags = GRANTED
         attr.ah_attr = self.path
         attr.path_mtu = e.IBV_MTU_1024
         attr.dest_qp_num = peer.qp.qp_num

@@ -100,6 +100,7 @@ class Port:
         first_psn: int | None,
         kind: QpType = QpType.RC,
         gid: Callable[[int], bytes] = mapped_gid,
+        port_mtu: Mtu = Mtu.MTU_4096,
     ) -> None:
         self.engine = RoceEngine(
             gid=gid(address),
@@ -107,6 +108,8 @@ class Port:
             source_port=0,
             window_bytes=64 * 4096,
             rng=random.Random(seed),
+            port_mtu=port_mtu,
+            more_gids=(ipv6_gid(address + 100),),
         )
         self.options = options
         self.kind = kind
@@ -133,12 +136,12 @@ class Port:
         self.engine.qps.modify(qp, attributes, QpMask.STATE | needed)
         return qp
 
-    def connect(self, peer: Port, mtu_bytes: int) -> None:
-        """INIT to RTS towards the queue pair of ``peer``."""
+    def connect(self, peer: Port, mtu_bytes: int, gid_index: int = 0) -> None:
+        """INIT to RTS towards the queue pair of ``peer``, by GIDs of the same index."""
         options = self.options
         attributes = QpAttributes(
             qp_state=QpState.RTR,
-            ah=AddressHandle(dgid=peer.engine.gid),
+            ah=AddressHandle(dgid=peer.engine.gids[gid_index], sgid_index=gid_index),
             path_mtu=int(Mtu.from_bytes_size(mtu_bytes)),
             dest_qp_num=peer.number,
             rq_psn=peer.first_psn,
@@ -237,16 +240,18 @@ class Pair:
         first_psn: int | None = None,
         kind: QpType = QpType.RC,
         gid: Callable[[int], bytes] = mapped_gid,
+        port_mtus: tuple[Mtu, Mtu] = (Mtu.MTU_4096, Mtu.MTU_4096),
+        gid_index: int = 0,
     ) -> None:
         self.now = 0
-        self.a = Port(1, 1, options, first_psn, kind, gid)
-        self.b = Port(2, 2, options, first_psn, kind, gid)
+        self.a = Port(1, 1, options, first_psn, kind, gid, port_mtus[0])
+        self.b = Port(2, 2, options, first_psn, kind, gid, port_mtus[1])
         # A queue pair number that differs shows a mix-up of the two ends.
         other = self.b.new_qp()
         self.b.engine.qps.destroy(self.b.qp)
         self.b.qp = other
-        self.a.connect(self.b, mtu_bytes)
-        self.b.connect(self.a, mtu_bytes)
+        self.a.connect(self.b, mtu_bytes, gid_index)
+        self.b.connect(self.a, mtu_bytes, gid_index)
         self.to_a: Channel = list
         self.to_b: Channel = list
 
@@ -263,15 +268,21 @@ class Pair:
         self.now += 10 * MICROSECOND
         return bool(forth or back or arriving or returning)
 
+    def advance(self) -> bool:
+        """A step, or on to the next timer; False when both are quiet and no timer is armed."""
+        if self.step():
+            return True
+        deadline = min(self.a.engine.next_deadline(), self.b.engine.next_deadline())
+        if deadline >= 1 << 61:
+            return False
+        self.now = max(self.now, deadline)
+        return True
+
     def run(self, max_steps: int = 100_000) -> None:
         """Exchange until both are quiet and no timer is armed."""
         for _ in range(max_steps):
-            if self.step():
-                continue
-            deadline = min(self.a.engine.next_deadline(), self.b.engine.next_deadline())
-            if deadline >= 1 << 61:
+            if not self.advance():
                 return
-            self.now = max(self.now, deadline)
         raise AssertionError("the exchange does not come to an end")
 
 

@@ -38,6 +38,8 @@ class WrOpcode(IntEnum):
     LOCAL_INV = 7
     BIND_MW = 8
     SEND_WITH_INV = 9
+    FLUSH = 14
+    ATOMIC_WRITE = 15
 
 
 class SendFlags(IntFlag):
@@ -59,6 +61,8 @@ class WcOpcode(IntEnum):
     FETCH_ADD = 4
     BIND_MW = 5
     LOCAL_INV = 6
+    FLUSH = 8
+    ATOMIC_WRITE = 9
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
 
@@ -92,6 +96,8 @@ class AccessFlags(IntFlag):
     MW_BIND = 16
     ZERO_BASED = 32
     ON_DEMAND = 64
+    FLUSH_GLOBAL = 1 << 8
+    FLUSH_PERSISTENT = 1 << 9
     RELAXED_ORDERING = 1 << 20
 
 

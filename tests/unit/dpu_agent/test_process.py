@@ -19,6 +19,14 @@ CONFIG = AgentConfig(
 )
 
 
+@pytest.fixture(autouse=True)
+def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Warm-ups that were noted as complete, instead of a note that outlives the test."""
+    noted: list[str] = []
+    monkeypatch.setattr(process, "mark_warm", noted.append)
+    return noted
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> LoopbackDevice:
     (only,) = LoopbackFabric(devices=1).devices
@@ -38,6 +46,15 @@ def test_a_signal_is_a_good_end_and_the_device_is_left_as_it_was(device: Loopbac
     assert not only.control.endswith(":0")
     assert (len(only.boot_id), only.device) == (16, device.name)
     assert (device.fabric.qps, device.regions) == ({}, {})
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_kernels_are_noted_as_compiled_after_a_complete_warm_up_only(
+    completed: bool, device: LoopbackDevice, marks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "warm_up", lambda *_, **__: completed)
+    assert run_agent(CONFIG, announce=lambda _: os.kill(os.getpid(), signal.SIGTERM)) == 0
+    assert marks == (["agent-emulator"] if completed else [])
 
 
 def test_every_start_has_another_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,35 @@ def test_an_rkey_is_added_once() -> None:
     assert contains(made, (0, 10, 1), (50, 10, 1), (50, 10, 2)) == [True, False, False]
 
 
+def test_a_registration_that_is_repeated_exactly_is_taken_and_changes_nothing() -> None:
+    """Its answer was lost, and the host could not know that it had been carried out."""
+    made = table((0, 10, 1), (20, 10, 2))
+    made.add([RemoteRegion(20, 10, 2)])
+    made.add([RemoteRegion(0, 10, 1), RemoteRegion(40, 10, 3)])
+    assert contains(made, (0, 10, 1), (20, 10, 2), (40, 10, 3)) == [True, True, True]
+    made.remove([1])
+    assert contains(made, (0, 10, 1), (20, 10, 2)) == [False, True]
+
+
+@pytest.mark.parametrize("other", [RemoteRegion(1, 10, 1), RemoteRegion(0, 9, 1)])
+def test_an_rkey_that_is_repeated_with_another_range_is_refused_with_all_its_batch(
+    other: RemoteRegion,
+) -> None:
+    made = table((0, 10, 1))
+    with pytest.raises(SessionError, match="0x1 "):
+        made.add([RemoteRegion(50, 10, 2), other])
+    assert contains(made, (0, 10, 1), (50, 10, 2)) == [True, False]
+
+
+def test_a_repetition_takes_no_place_of_another_region() -> None:
+    regions = [RemoteRegion(i * 10, 10, i) for i in range(MAX_REGIONS_PER_SESSION)]
+    made = RegionTable()
+    made.add(regions)
+    made.add(regions)
+    with pytest.raises(CapacityError):
+        made.add([RemoteRegion(0, 10, MAX_REGIONS_PER_SESSION)])
+
+
 def test_removing_an_unknown_rkey_removes_nothing() -> None:
     made = table((0, 10, 1), (20, 10, 2))
     with pytest.raises(SessionError, match="0x3"):

@@ -15,7 +15,7 @@ from tests.support.loopback_verbs import LoopbackFabric
 def test_a_good_device_passes_and_is_left_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
     fabric = LoopbackFabric(devices=1)
     (device,) = fabric.devices
-    warm_up(device, "lru", clock=lambda: 0)
+    assert warm_up(device, "lru", clock=lambda: 0)
     assert caplog.records == []
     assert (fabric.qps, device.regions) == ({}, {})
 
@@ -28,7 +28,7 @@ def test_a_device_that_carries_nothing_is_reported_in_the_end(
     (device,) = fabric.devices
     fabric.hold(lost)
     ticks = count(step=1_000_000_000)
-    warm_up(device, "lru", clock=lambda: next(ticks))
+    assert not warm_up(device, "lru", clock=lambda: next(ticks))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "no response" in record.getMessage()

@@ -26,8 +26,8 @@ from tests.support.cm_pair import SERVICE, reply, request
 from tests.support.cm_ports import PATIENCE_S, Listening, ports
 from tests.support.roce_pair import mapped_gid
 
-QUICK = CmOptions(response_timeout_code=14, service_timeout_code=15)
-"""67 ms, and 134 ms: for links that lose messages."""
+QUICK = CmOptions(response_timeout_code=15, service_timeout_code=15)
+"""134 ms, sixteen times: for links that lose messages."""
 CALM = CmOptions(response_timeout_code=17, service_timeout_code=17)
 """Half a second, sixteen times: a busy machine must not look like a peer that is gone."""
 

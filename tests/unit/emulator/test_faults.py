@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from emulator.link.damage import MAX_TRAILING_BYTES
 from emulator.link.faults import HOLD_NS, MAX_OVERTAKING_FRAMES, FaultLink, FaultPlan
 from emulator.link.frames import Burst
 from emulator.link.memory import MemoryLink, memory_link_pair
@@ -100,19 +101,49 @@ def test_reorder(way: str) -> None:
 
 
 @both_ways
-def test_corrupt_flips_exactly_one_bit(way: str) -> None:
+def test_corrupt_spoils_as_many_frames_as_it_says(way: str) -> None:
     line = Line(FaultPlan(corrupt=0.1))
     arrived = getattr(line, way)(PAYLOADS)
     assert len(arrived) == FRAMES
-    flipped = [
-        bin(int.from_bytes(sent, "big") ^ int.from_bytes(got, "big")).count("1")
-        for sent, got in zip(PAYLOADS, arrived, strict=True)
-    ]
-    assert Counter(flipped) == {
-        0: FRAMES - line.a.injected["corrupt"],
-        1: line.a.injected["corrupt"],
-    }
-    assert 0.07 * FRAMES < line.a.injected["corrupt"] < 0.13 * FRAMES
+    spoilt = sum(sent != got for sent, got in zip(PAYLOADS, arrived, strict=True))
+    assert spoilt == line.a.injected["corrupt"]
+    assert 0.07 * FRAMES < spoilt < 0.13 * FRAMES
+    assert {len(got) for got in arrived} == set(range(1, 16 + MAX_TRAILING_BYTES + 1))
+
+
+def test_a_frame_that_garbage_makes_longer_than_the_burst_still_leaves() -> None:
+    line = Line(FaultPlan(corrupt=1.0))
+    for _ in range(50):
+        assert line.a.send(burst_to(line.b, [bytes(100)], line.a)) == 1
+    lengths = {len(payload) for payload in receive_once(line.b)}
+    assert max(lengths) > 100
+    assert line.a.next_release(0) is None
+
+
+@pytest.mark.parametrize(
+    ("codepoint", "is_marked"),
+    [(0b00, False), (0b01, True), (0b10, True), (0b11, True)],
+    ids=["not ECT", "ECT(1)", "ECT(0)", "CE"],
+)
+def test_only_frames_that_heed_marks_are_marked(codepoint: int, is_marked: bool) -> None:
+    """RFC 3168 section 5: others would have to be dropped instead."""
+    line = Line(FaultPlan(ecn=1.0))
+    sent = burst_to(line.b, PAYLOADS[:10], line.a)
+    sent.frames.tos[:10] = 40 << 2 | codepoint
+    assert line.a.send(sent) == 10
+    arrived = Burst(10, 1 << 10)
+    assert line.b.receive(arrived, 0) == 10
+    expected = 40 << 2 | (0b11 if is_marked else codepoint)
+    assert set(arrived.frames.tos.tolist()) == {expected}
+    assert line.a.injected["ecn"] == 10 * is_marked
+    assert set(sent.frames.tos.tolist()) == {40 << 2 | codepoint}
+
+
+@both_ways
+def test_a_plan_without_marks_draws_nothing_for_them(way: str) -> None:
+    """So a seed from before there were marks still gives the same faults."""
+    plain, marking = Line(FaultPlan(drop=0.1)), Line(FaultPlan(drop=0.1, ecn=0.5))
+    assert getattr(marking, way)(PAYLOADS) == getattr(plain, way)(PAYLOADS)
 
 
 ALL_FAULTS = FaultPlan(drop=0.05, duplicate=0.05, reorder=0.05, corrupt=0.05)
@@ -247,7 +278,7 @@ def test_plans_as_text(text: str, plan: FaultPlan) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("loss=0.1", "'loss' is unknown; one of drop, dup, reorder, corrupt, delay_ms"),
+        ("loss=0.1", "'loss' is unknown; one of drop, dup, reorder, corrupt, ecn, delay_ms"),
         ("drop", "'drop' has no number"),
         ("drop=often", "'drop=often' has no number"),
         ("drop=0.1,drop=0.2", "given twice"),

@@ -155,3 +155,29 @@ def test_nothing_is_watched_by_default() -> None:
     assert nic.link is near
     nic.close()
     far.close()
+
+
+GBPS = 1_000_000_000
+
+
+def test_marks_of_the_network_slow_a_nic_that_controls_congestion() -> None:
+    """Through real sockets: ECT out, CE in, CNP back, and its bytes later than at line rate."""
+    congested: dict[str, object] = {"congestion_bps": 10 * GBPS}
+    with devices(congested, {**congested, "faults": "ecn=1"}) as (source, target):
+        write_once(source, target)
+        notified, slowed = target.counters(), source.counters()
+    assert notified["np_ecn_marked_roce_packets"] == -(-NBYTES // MTU)
+    assert notified["np_cnp_sent"] >= 1
+    assert slowed["rp_cnp_handled"] >= 1
+    assert slowed["rp_cnp_ignored"] == 0
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_a_nic_without_congestion_control_neither_asks_for_marks_nor_answers(without: int) -> None:
+    options: list[dict[str, object]] = [{"congestion_bps": GBPS}, {"congestion_bps": GBPS}]
+    options[without] = {}
+    options[1]["faults"] = "ecn=1"
+    with devices(*options) as (source, target):
+        write_once(source, target)
+        assert target.counters()["np_cnp_sent"] == 0
+        assert source.counters()["rp_cnp_handled"] == 0

@@ -128,12 +128,17 @@ def received_header(source: bytes, destination: bytes, tos: int, flow_label: int
     [GID(TEXT).raw, bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 7])],
     ids=["IPv6", "IPv4"],
 )
-def test_a_datagram_is_answered_by_its_header(pd: PD, source: bytes) -> None:
+def test_a_datagram_is_answered_by_its_header(
+    pd: PD, source: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the GID that it was sent to, which is not the first of the port's."""
     destination = source[:12] + bytes([192, 0, 2, 9])
+    port = pd.ctx.port
+    monkeypatch.setattr(port, "gids", [*port.gids, destination])
     header = ctypes.create_string_buffer(received_header(source, destination, 0x28, 0x12345))
     wc = WC(wc_flags=int(ibv_wc_flags.IBV_WC_GRH))
     handle = AH(pd, wc=wc, grh=ctypes.addressof(header), port_num=1)
-    assert handle.path.dgid == source
+    assert (handle.path.dgid, handle.path.sgid_index) == (source, 1)
     assert handle.path.traffic_class == 0x28
 
 

@@ -145,6 +145,8 @@ def test_an_overrun_queue_says_so(device: str) -> None:
         client.qp.post_send(client.send_wr())
     poll(server.cq, 2)
     assert async_event(client.context) == e.IBV_EVENT_CQ_ERR
+    assert async_event(client.context) == e.IBV_EVENT_QP_FATAL
+    assert client.qp.qp_state == e.IBV_QPS_ERR
     with pytest.raises(PyverbsRDMAError):
         client.cq.poll()
 

@@ -158,6 +158,8 @@ def test_extended_attributes_name_nothing_that_is_not_there(context: Context) ->
     assert extended.rss_caps.supported_qpts == 0
     assert extended.tso_caps.max_tso == 0
     assert extended.phys_port_cnt_ex == 1
+    # FLUSH for global visibility and ATOMIC WRITE, as the kernel counts them; no persistence.
+    assert extended.device_cap_flags_ex >> 32 == 1 << 6 | 1 << 8
     assert "ODP General caps" in str(extended.odp_caps)
 
 

@@ -207,6 +207,42 @@ def test_attributes_can_be_queried(device: str) -> None:
     assert "Dest QP number" in str(attr)
 
 
+def test_no_path_carries_more_than_the_port() -> None:
+    with devices(1, mtu_bytes=1024) as found:
+        endpoint = Endpoint(found[0].name)
+        active = endpoint.context.query_port(1).active_mtu
+        assert active == e.IBV_MTU_1024
+        attr = QPAttr(path_mtu=active + 1)
+        attr.ah_attr = endpoint.path
+        attr.dest_qp_num = endpoint.qp.qp_num
+        before = str(endpoint.qp.query(STATE)[0])
+        refused(lambda: endpoint.qp.to_rtr(attr), errno.EINVAL)
+        assert str(endpoint.qp.query(STATE)[0]) == before
+        attr.path_mtu = active
+        endpoint.qp.to_rtr(attr)
+        assert endpoint.qp.qp_state == e.IBV_QPS_RTR
+
+
+@pytest.mark.parametrize(("nbytes", "status"), [(1024, SUCCESS), (1025, e.IBV_WC_LOC_LEN_ERR)])
+def test_a_datagram_is_as_long_as_the_ports_mtu(nbytes: int, status: int) -> None:
+    with devices(1, mtu_bytes=1024) as found:
+        client, server = connected(found[0].name, UD)
+        server.qp.post_recv(server.recv_wr(0, 4096))
+        request = client.send_wr(length=nbytes)
+        request.set_wr_ud(client.ah, server.qp.qp_num, QKEY)
+        client.qp.post_send(request)
+        assert [wc.status for wc in poll(client.cq)] == [status]
+
+
+def test_there_is_one_p_key(device: str) -> None:
+    endpoint = Endpoint(device)
+    assert endpoint.context.query_port(1).pkey_tbl_len == 1
+    attr = QPAttr()
+    attr.pkey_index = 1
+    refused(lambda: endpoint.qp.modify(attr, e.IBV_QP_PKEY_INDEX), errno.EINVAL)
+    assert endpoint.qp.query(STATE)[0].pkey_index == 0
+
+
 def test_a_new_queue_pair_has_no_path(device: str) -> None:
     attr, _ = Endpoint(device).qp.query(STATE)
     assert attr.ah_attr.is_global == 0

@@ -11,9 +11,10 @@ import pytest
 from emulator.pyverbs import devices
 from emulator.pyverbs import libibverbs_enums as e
 from emulator.pyverbs.base import inc_rkey
-from emulator.pyverbs.mr import MW, MWBindInfo
+from emulator.pyverbs.mr import MR, MW, MWBindInfo
 from emulator.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from emulator.pyverbs.qp import DataBuffer, QPAttr, QPCap, QPEx
+from emulator.pyverbs.wr import SendWR
 from tests.support.pyverbs_endpoints import (
     ALL_SEND_OPS,
     FLUSHED,
@@ -238,7 +239,7 @@ def test_one_bad_request_and_none_of_the_batch_is_posted(device: str) -> None:
     for code, spoil in (
         (errno.EOPNOTSUPP, lambda qp: qp.wr_rdma_read(1, 2)),
         (errno.EOPNOTSUPP, lambda qp: qp.wr_atomic_write(1, 2, b"12345678")),
-        (errno.EOPNOTSUPP, lambda qp: qp.wr_flush(1, 2, 8, 0, 0)),
+        (errno.EOPNOTSUPP, lambda qp: qp.wr_flush(1, 2, 8, 1, 0)),
         (errno.EOPNOTSUPP, lambda qp: qp.wr_send_tso(0, 0, 0)),
         (errno.EINVAL, lambda qp: qp.wr_set_sge_list(5, [client.sge(0, 1)] * 5)),
         (errno.EINVAL, lambda qp: qp.wr_set_inline_data(client.mr.buf, 65)),
@@ -298,12 +299,82 @@ def test_without_send_operations_there_are_no_batches(device: str) -> None:
         qp.wr_start()
 
 
-@pytest.mark.parametrize(
-    "ops",
-    [e.IBV_QP_EX_WITH_FLUSH, e.IBV_QP_EX_WITH_ATOMIC_WRITE, e.IBV_QP_EX_WITH_TSO],
-)
-def test_operations_that_are_not_emulated_are_refused(device: str, ops: int) -> None:
-    refused(lambda: Endpoint(device, send_ops=ops | SENDS_ONLY), errno.EOPNOTSUPP)
+def placing(device: str) -> tuple[Endpoint, Endpoint, MR]:
+    """Two ends, and a region of the second's that may be written and flushed."""
+    client, server = connected(device, send_ops=ALL_SEND_OPS)
+    access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_FLUSH_GLOBAL
+    return client, server, MR(server.pd, 64, access)
+
+
+def test_an_atomic_write_carries_its_bytes_in_the_request(device: str) -> None:
+    client, _, target = placing(device)
+    value = bytearray(b"8 bytes, and more")
+    begin(client.qp, wr_id=3)
+    client.qp.wr_atomic_write(target.rkey, target.buf + 8, bytes(value))
+    client.qp.wr_complete()
+    (wc,) = poll(client.cq)
+    assert (wc.wr_id, wc.status, wc.opcode) == (3, SUCCESS, e.IBV_WC_ATOMIC_WRITE)
+    assert target.read(24, 0) == bytes(8) + b"8 bytes," + bytes(8)
+
+
+def test_an_atomic_write_needs_no_room_for_inline_data(device: str) -> None:
+    cap = QPCap(max_send_wr=4, max_recv_wr=4, max_inline_data=0)
+    client, server = connected(device, send_ops=e.IBV_QP_EX_WITH_ATOMIC_WRITE, cap=cap)
+    begin(client.qp)
+    client.qp.wr_atomic_write(server.mr.rkey, server.mr.buf, b"abcdefgh")
+    client.qp.wr_complete()
+    assert poll(client.cq)[0].status == SUCCESS
+    assert server.mr.read(8, 0) == b"abcdefgh"
+
+
+def test_an_atomic_write_of_fewer_bytes_is_the_callers_mistake(device: str) -> None:
+    client, _, target = placing(device)
+    begin(client.qp)
+    with pytest.raises(PyverbsUserError, match="8 bytes"):
+        client.qp.wr_atomic_write(target.rkey, target.buf, b"seven b")
+
+
+@pytest.mark.parametrize("level", [e.IBV_FLUSH_RANGE, e.IBV_FLUSH_MR])
+def test_a_flush_completes(device: str, level: int) -> None:
+    client, _, target = placing(device)
+    begin(client.qp, wr_id=4)
+    length = 64 if level == e.IBV_FLUSH_RANGE else 1 << 40
+    client.qp.wr_flush(target.rkey, target.buf, length, e.IBV_FLUSH_GLOBAL, level)
+    client.qp.wr_complete()
+    (wc,) = poll(client.cq)
+    assert (wc.wr_id, wc.status, wc.opcode) == (4, SUCCESS, e.IBV_WC_FLUSH)
+
+
+def test_a_flush_for_persistence_is_refused_by_the_peer(device: str) -> None:
+    client, _, target = placing(device)
+    begin(client.qp)
+    client.qp.wr_flush(target.rkey, target.buf, 8, e.IBV_FLUSH_PERSISTENT, e.IBV_FLUSH_RANGE)
+    client.qp.wr_complete()
+    assert poll(client.cq)[0].status == e.IBV_WC_REM_ACCESS_ERR
+
+
+def test_no_region_is_registered_for_persistence(device: str) -> None:
+    endpoint = Endpoint(device)
+    access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_FLUSH_PERSISTENT
+    refused(lambda: MR(endpoint.pd, 64, access), errno.EOPNOTSUPP)
+
+
+def test_a_flush_that_no_header_can_say_is_the_callers_mistake(device: str) -> None:
+    client, _, target = placing(device)
+    begin(client.qp)
+    with pytest.raises(PyverbsUserError, match="FETH"):
+        client.qp.wr_flush(target.rkey, target.buf, 8, 16, 0)
+
+
+def test_a_list_of_work_requests_cannot_ask_for_a_flush(device: str) -> None:
+    client, _, _ = placing(device)
+    wr = SendWR(opcode=e.IBV_WR_FLUSH, num_sge=1, sg=[client.sge(0, 0)])
+    refused(lambda: client.qp.post_send(wr), errno.EINVAL)
+
+
+def test_operations_that_are_not_emulated_are_refused(device: str) -> None:
+    ops = e.IBV_QP_EX_WITH_TSO | SENDS_ONLY
+    refused(lambda: Endpoint(device, send_ops=ops), errno.EOPNOTSUPP)
 
 
 def test_a_datagram_queue_pair_has_no_remote_operations(device: str) -> None:

@@ -11,11 +11,12 @@ from emulator.pyverbs import devices
 from emulator.pyverbs import libibverbs_enums as e
 from emulator.pyverbs.cq import CQ
 from emulator.pyverbs.device import Context
+from emulator.pyverbs.mr import MR
 from emulator.pyverbs.pd import PD
 from emulator.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from emulator.pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from emulator.pyverbs.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx
-from emulator.pyverbs.wr import RecvWR
+from emulator.pyverbs.wr import SGE, RecvWR
 from tests.support.pyverbs_endpoints import FLUSHED, RC, Endpoint, async_event, connected, poll
 
 LIMIT, MAX_WR = e.IBV_SRQ_LIMIT, e.IBV_SRQ_MAX_WR
@@ -63,6 +64,27 @@ def test_two_queue_pairs_take_from_one_queue_in_order(device: str) -> None:
     assert [wc.wr_id for wc in done] == [0, 1, 2]
     numbers = [qp.qp_num for qp in server_qps]
     assert [wc.qp_num for wc in done] == [numbers[0], numbers[1], numbers[0]]
+
+
+def test_its_receives_are_of_its_own_protection_domain(device: str) -> None:
+    """Which need not be that of the queue pairs that take them."""
+    regions: list[MR] = []
+
+    def elsewhere(pd: PD) -> SRQ:
+        other = PD(pd.ctx)
+        regions.append(MR(other, 64, e.IBV_ACCESS_LOCAL_WRITE))
+        return srq_of(other)
+
+    client, server = connected(device, srq=elsewhere)
+    assert server.srq is not None
+    region = regions[1]
+    server.srq.post_recv(RecvWR(num_sge=1, sg=[SGE(region.buf, 64, region.lkey)]))
+    server.srq.post_recv(receive(server, 7))
+    statuses = []
+    for _ in range(2):
+        client.qp.post_send(client.send_wr())
+        statuses.append(poll(server.cq)[0].status)
+    assert statuses == [e.IBV_WC_SUCCESS, e.IBV_WC_LOC_PROT_ERR]
 
 
 class _View:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.link.frames import Burst
 from emulator.wire.aeth import Aeth
 from emulator.wire.imm import ImmDt
 from emulator.wire.opcode import Opcode
 from emulator.wire.packet import RocePacket
 from emulator.wire.reth import Reth
-from kvlane.verbs.enums import MwType, QpState, QpType, WcStatus, WrOpcode
+from kvlane.verbs.enums import MwType, QpState, QpType, WcOpcode, WcStatus, WrOpcode
 from tests.support.roce_pair import ALL_ACCESS, Pair, reseal
 from tests.support.roce_script import ACK, NAK_ACCESS, NAK_INVALID, NAK_SEQUENCE, Script
 from tests.support.roce_work import (
@@ -25,6 +26,7 @@ from tests.support.roce_work import (
     statuses,
     towards,
     work,
+    wr_ids,
 )
 
 MTUS = [256, 512, 1024, 2048, 4096]
@@ -193,7 +195,7 @@ def test_one_byte_more_is_refused(opcode: Opcode, length: int, offset: int, synd
     assert script.answers() == [f"NAK 0 {syndrome:#04x}"]
 
 
-@pytest.mark.parametrize("mtu", [512, 4096])
+@pytest.mark.parametrize("mtu", [256, 512, 4096])
 def test_a_read_of_2_gib_takes_its_numbers_and_can_be_asked_for_in_part(mtu: int) -> None:
     script = Script(mtu)
     vast = Vast(script)
@@ -226,7 +228,7 @@ def requester(script: Script, opcode: WrOpcode, length: int) -> tuple[Any, Vast]
     return ring[0], vast
 
 
-@pytest.mark.parametrize("mtu", [512, 4096])
+@pytest.mark.parametrize("mtu", [256, 512, 4096])
 def test_a_read_of_2_gib_is_filled_to_its_last_byte(mtu: int) -> None:
     script = Script(mtu)
     wqe, vast = requester(script, WrOpcode.RDMA_READ, GIB_2)
@@ -259,11 +261,9 @@ def test_a_lost_end_of_a_long_read_is_asked_for_alone() -> None:
 
 @pytest.mark.parametrize("mtu", MTUS)
 def test_a_write_of_2_gib_goes_on_from_where_it_is_missed(mtu: int) -> None:
-    # Half of the numbers less one is the most that can be told from the past.
-    length = min(GIB_2, ((1 << 23) - 1) * mtu)
     script = Script(mtu)
-    wqe, vast = requester(script, WrOpcode.RDMA_WRITE, length)
-    packets = -(-length // mtu)
+    wqe, vast = requester(script, WrOpcode.RDMA_WRITE, GIB_2)
+    packets = GIB_2 // mtu
     window = len(script.packets())
     assert window == int(script.port.engine.qps.table[script.port.qp].window)
     at = packets - 5
@@ -271,7 +271,7 @@ def test_a_write_of_2_gib_goes_on_from_where_it_is_missed(mtu: int) -> None:
     fields = dict.fromkeys(("una_psn", "tx_psn", "high_psn"), (base + at) & 0xFFFFFF)
     jump(script, **fields)
     wqe.sent = at
-    vast.data[length - 1] = 0x77
+    vast.data[GIB_2 - 1] = 0x77
     script.now += 1
     sent = script.packets()
     assert [(p.bth.psn - base) & 0xFFFFFF for p in sent] == [at + i for i in range(5)]
@@ -298,13 +298,91 @@ def test_one_byte_more_is_a_local_error() -> None:
     assert script.port.state == QpState.ERR
 
 
-def test_what_is_sent_behind_a_read_of_half_the_numbers_keeps_to_its_window() -> None:
+@pytest.mark.parametrize("left", [0, 1, 5])
+def test_no_more_than_half_of_the_numbers_are_under_way(left: int) -> None:
+    """One more, and the first response would look like one of an earlier request."""
     script = Script(256)
-    requester(script, WrOpcode.RDMA_READ, ((1 << 23) - 1) * 256)
+    requester(script, WrOpcode.RDMA_READ, GIB_2 - left * 256)
     local = script.port.region(100_000)
     post(script.port, work(WrOpcode.RDMA_WRITE, [part(local)]))
-    jump(script, window=8)
     sent = script.requests()
     assert sent[0] == "RDMA_READ_REQUEST 0"
-    assert len(sent) == 1 + 8
+    assert len(sent) == 1 + left
     assert script.port.engine.next_deadline() < 1 << 61
+    for psn in range(3):
+        opcode = Opcode.RC_RDMA_READ_RESPONSE_MIDDLE if psn else Opcode.RC_RDMA_READ_RESPONSE_FIRST
+        aeth = () if psn else (Aeth(ACK, 1),)
+        script.respond(opcode, psn, *aeth, payload=bytes(256))
+        (another,) = script.requests()
+        assert another.endswith(f" {(1 << 23) + psn}")
+    # An acknowledgement for what is behind the READ shows its last responses to be lost.
+    script.acknowledge((1 << 23) + 1)
+    assert script.requests()[0] == "RDMA_READ_REQUEST 3"
+
+
+def test_a_read_behind_a_write_waits_for_room_among_the_numbers() -> None:
+    script = Script(256)
+    local = script.port.region(1000)
+    post(script.port, work(WrOpcode.RDMA_WRITE, [part(local)], wr_id=7))
+    requester(script, WrOpcode.RDMA_READ, GIB_2)
+    assert script.requests()[-1] == "RDMA_WRITE_LAST 3"
+    script.acknowledge(2)
+    assert script.requests() == []
+    script.acknowledge(3)
+    assert wr_ids(script.port.poll()) == [7]
+    assert script.requests() == ["RDMA_READ_REQUEST 4"]
+
+
+def test_a_response_far_ahead_acknowledges_a_long_write() -> None:
+    """Message and acknowledged number may be more than half of the numbers apart."""
+    script = Script(256)
+    wqe, _ = requester(script, WrOpcode.RDMA_WRITE, GIB_2)
+    script.packets()
+    at = (1 << 23) - 2
+    base = script.port.first_psn
+    fields = dict.fromkeys(("una_psn", "tx_psn", "high_psn"), (base + at) & 0xFFFFFF)
+    jump(script, **fields)
+    wqe.sent = at
+    local = script.port.region(2560)
+    post(script.port, work(WrOpcode.RDMA_READ, [part(local)]))
+    assert script.requests()[-1] == f"RDMA_READ_REQUEST {at + 2}"
+    first = Opcode.RC_RDMA_READ_RESPONSE_FIRST
+    script.respond(first, at + 2, Aeth(ACK, 2), payload=b"r" * 256)
+    (wc,) = script.port.poll()
+    assert (wc.status, wc.opcode) == (WcStatus.SUCCESS, WcOpcode.RDMA_WRITE)
+    assert bytes(local.data[:256]) == b"r" * 256
+
+
+def test_a_repeated_read_of_half_the_numbers_is_answered_again() -> None:
+    script = Script(256)
+    vast = Vast(script)
+    header = Reth(vast.addr, vast.key, GIB_2)
+    base = script.pair.a.first_psn
+    script.port.burst = Burst(2, 1 << 13)
+    request = script.frame(Opcode.RC_RDMA_READ_REQUEST, base, header)
+    for _ in range(2):
+        script.port.receive(request, 0)
+        frames = [RocePacket.parse(frame)[0] for frame, _ in script.port.transmit(0)]
+        assert [Opcode(p.bth.opcode) for p in frames] == [
+            Opcode.RC_RDMA_READ_RESPONSE_FIRST,
+            Opcode.RC_RDMA_READ_RESPONSE_MIDDLE,
+        ]
+        assert [(p.bth.psn - base) & 0xFFFFFF for p in frames] == [0, 1]
+    assert script.counter("duplicate_request") == 1
+
+
+def test_half_of_the_numbers_under_way_do_not_look_like_none() -> None:
+    """What was to be sent next seemed to lie before what is unacknowledged."""
+    script = Script(256)
+    requester(script, WrOpcode.RDMA_READ, GIB_2)
+    local = script.port.region(8)
+    post(script.port, work(WrOpcode.RDMA_WRITE, [part(local)]))
+    assert script.requests() == ["RDMA_READ_REQUEST 0"]
+    # An acknowledgement that lacks the data: asked for again once, and no more until some comes.
+    script.acknowledge(0)
+    assert script.requests() == ["RDMA_READ_REQUEST 0"]
+    script.acknowledge(0)
+    assert script.requests() == []
+    first = Opcode.RC_RDMA_READ_RESPONSE_FIRST
+    script.respond(first, 0, Aeth(ACK, 1), payload=bytes(256))
+    assert script.requests() == [f"RDMA_WRITE_ONLY {1 << 23}"]

@@ -11,8 +11,18 @@ from emulator.roce.attributes import QpAttributes, QpMask
 from emulator.roce.engine import AsyncEvent
 from kvlane.errors import QueueFullError, VerbsError
 from kvlane.verbs.enums import EventType, QpState, QpType, WcStatus, WrOpcode
-from tests.support.roce_pair import Pair, Port
-from tests.support.roce_work import part, pattern, post, receive, statuses, to_port, work, wr_ids
+from tests.support.roce_pair import ALL_ACCESS, Pair, Port, Region
+from tests.support.roce_work import (
+    part,
+    pattern,
+    post,
+    receive,
+    statuses,
+    to_port,
+    towards,
+    work,
+    wr_ids,
+)
 
 LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REACHED
 
@@ -20,10 +30,12 @@ LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REA
 class Shared:
     """Engine b with a shared queue, and ``count`` connections of a to it."""
 
-    def __init__(self, count: int = 2, depth: int = 16, kind: QpType = QpType.RC) -> None:
+    def __init__(
+        self, count: int = 2, depth: int = 16, kind: QpType = QpType.RC, pd: int = 1
+    ) -> None:
         self.pair = Pair(256, kind=kind)
         b = self.pair.b
-        self.srq = b.engine.srqs.create(1, depth)
+        self.srq = b.engine.srqs.create(pd, depth)
         self.ends: list[tuple[int, int]] = []
         for _ in range(count):
             self.pair.a.qp, b.qp = self.pair.a.new_qp(), b.new_qp(self.srq)
@@ -181,6 +193,60 @@ def test_the_ring_goes_round() -> None:
         shared.pair.run()
         assert wr_ids(shared.pair.b.poll()) == [i]
         assert (target.data[slot * 300 : slot * 300 + 300] == i + 1).all()
+
+
+SRQ_PD, QP_PD = 2, 1
+
+
+def with_a_domain_of_its_own(kind: QpType) -> Shared:
+    """A shared queue of another protection domain than its queue pair's."""
+    return Shared(1, kind=kind, pd=SRQ_PD)
+
+
+@pytest.mark.parametrize("kind", list(QpType))
+@pytest.mark.parametrize(("pd", "allowed"), [(SRQ_PD, True), (QP_PD, False)])
+def test_receives_are_written_by_the_protection_domain_of_their_queue(
+    kind: QpType, pd: int, allowed: bool
+) -> None:
+    shared = with_a_domain_of_its_own(kind)
+    a, b = shared.use(0), shared.pair.b
+    source = a.region(300)
+    source.data[:] = pattern(300)
+    target = Region(b.engine, 512, ALL_ACCESS, pd=pd)
+    shared.receives(receive([part(target)], wr_id=3))
+    extra = to_port(b) if kind == QpType.UD else {}
+    post(a, work(WrOpcode.SEND, [part(source)], **extra))
+    shared.pair.run()
+    (wc,) = b.poll()
+    assert (wc.wr_id, wc.status) == (3, WcStatus.SUCCESS if allowed else WcStatus.LOC_PROT_ERR)
+    assert b.state == (QpState.RTS if allowed else QpState.ERR)
+    assert bool(target.data.any()) == allowed
+
+
+@pytest.mark.parametrize(("pd", "allowed"), [(SRQ_PD, False), (QP_PD, True)])
+def test_what_the_peer_names_is_judged_by_the_queue_pairs_domain(pd: int, allowed: bool) -> None:
+    shared = with_a_domain_of_its_own(QpType.RC)
+    a, b = shared.use(0), shared.pair.b
+    source = a.region(8)
+    source.data[:] = 7
+    shared.receives(receive([]))
+    target = Region(b.engine, 8, ALL_ACCESS, pd=pd)
+    post(a, work(WrOpcode.RDMA_WRITE_WITH_IMM, [part(source)], **towards(target)))
+    shared.pair.run()
+    expected = WcStatus.SUCCESS if allowed else WcStatus.REM_ACCESS_ERR
+    assert statuses(a.poll()) == [expected]
+    assert bool(target.data.any()) == allowed
+
+
+@pytest.mark.parametrize(("pd", "allowed"), [(SRQ_PD, False), (QP_PD, True)])
+def test_what_is_sent_is_judged_by_the_queue_pairs_domain(pd: int, allowed: bool) -> None:
+    shared = with_a_domain_of_its_own(QpType.RC)
+    shared.use(0)
+    b = shared.pair.b
+    source, target = Region(b.engine, 8, ALL_ACCESS, pd=pd), shared.pair.a.region(8)
+    post(b, work(WrOpcode.RDMA_WRITE, [part(source)], **towards(target)))
+    shared.pair.run()
+    assert statuses(b.poll()) == [WcStatus.SUCCESS if allowed else WcStatus.LOC_PROT_ERR]
 
 
 def test_datagrams_share_too() -> None:

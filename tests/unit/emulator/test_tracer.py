@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from emulator.roce.attributes import QpAttributes, QpMask
+from emulator.roce.state import COUNTER_NAMES
 from emulator.trace.events import (
     AckTimeout,
     Dropped,
@@ -20,9 +21,9 @@ from emulator.trace.events import (
     StateChange,
 )
 from emulator.trace.sinks import Recording
-from emulator.trace.tracer import Tracer
+from emulator.trace.tracer import DROP_COUNTERS, UC_DROP_COUNTERS, Tracer
 from emulator.wire.opcode import Opcode
-from kvlane.verbs.enums import AccessFlags, QpState, WrOpcode
+from kvlane.verbs.enums import AccessFlags, QpState, QpType, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from tests.support.roce_pair import ALL_ACCESS, Channel, Frame, LossyChannel, Pair, reseal
 
@@ -30,6 +31,7 @@ MTU = 256
 PACKETS = 8
 NBYTES = PACKETS * MTU
 OPTIONS = QpOptions(ack_timeout_code=8, max_send_wr=64, max_recv_wr=64, min_rnr_timer_code=1)
+ACK_TIMEOUT_NS = 4096 << OPTIONS.ack_timeout_code
 RNR_WAIT_NS = 10_000
 """Of timer code 1."""
 
@@ -37,8 +39,8 @@ RNR_WAIT_NS = 10_000
 class TracedPair(Pair):
     """A pair whose ends both tell one recording."""
 
-    def __init__(self, options: QpOptions = OPTIONS) -> None:
-        super().__init__(MTU, options)
+    def __init__(self, options: QpOptions = OPTIONS, kind: QpType = QpType.RC) -> None:
+        super().__init__(MTU, options, kind=kind)
         self.trace = Recording()
         for port in (self.a, self.b):
             Tracer(port.engine, self.trace, lambda: self.now)
@@ -196,7 +198,7 @@ def too_many_reads(pair: TracedPair) -> None:
             "REMOTE_OPERATIONAL_ERROR",
             "the receive's own memory cannot be written",
         ),
-        (too_many_reads, "INVALID_REQUEST", "more than 1 READs and atomics at once"),
+        (too_many_reads, "INVALID_REQUEST", "more than 1 READs, atomics and FLUSHes at once"),
     ],
 )
 def test_a_refusal_names_its_reason_and_ends_both_ends(
@@ -264,6 +266,100 @@ def test_a_dropped_packet_names_its_counter(spoil: Callable[[Frame], Frame], cou
     pair.to_b = lambda frames: [*map(spoil, frames)]
     pair.step()
     assert pair.trace.only(Dropped).counter == counter
+
+
+NO_DROPS = {
+    *("rx_frames", "tx_frames", "rx_bytes", "tx_bytes", "rx_accepted"),
+    *("rx_write_requests", "rx_read_requests", "rx_atomic_requests"),
+    *("rx_atomic_write_requests", "rx_flush_requests"),
+    # Each of these is another event, or leads to one, at this end.
+    *("duplicate_request", "packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err"),
+    *("rnr_nak_retry_err", "rnr_nak_sent", "req_remote_access_errors"),
+    *("req_remote_invalid_request", "req_cqe_error", "resp_cqe_error", "retransmitted_packets"),
+    # What comes with it is in UC_DROP_COUNTERS on UC, and a NAK on RC.
+    "resp_local_length_error",
+    "cq_overflow",  # the packet was taken; its completion is lost
+    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"),
+    "rp_cnp_ignored",  # a queue pair without congestion control has no use for it
+}
+
+
+def test_every_counter_is_known_to_mean_a_dropped_packet_or_not() -> None:
+    """A new counter belongs into one of the three."""
+    drops = {*DROP_COUNTERS, *UC_DROP_COUNTERS}
+    assert len(drops) == len(DROP_COUNTERS) + len(UC_DROP_COUNTERS)
+    assert drops & NO_DROPS == set()
+    assert drops | NO_DROPS == set(COUNTER_NAMES)
+
+
+def uc_pair() -> TracedPair:
+    return TracedPair(kind=QpType.UC)
+
+
+@pytest.mark.parametrize("index", [0, 3, PACKETS - 1])
+def test_a_gap_on_uc_costs_a_message_and_is_told_once(index: int) -> None:
+    pair = uc_pair()
+    lost = (pair.write() + index) & 0xFFFFFF
+    pair.write(MTU)
+    pair.to_b = without(lambda frame: psn_of(frame) == lost)
+    pair.run()
+    if index == 0:
+        assert pair.trace.events == [], "nobody knows that there was a message"
+        return
+    told = pair.trace.only(Dropped)
+    assert (told.counter, told.qpn, told.psn) == ("rx_uc_gap", pair.b.number, lost + 1)
+
+
+def test_what_uc_refuses_it_drops_without_a_word_to_the_peer() -> None:
+    pair = uc_pair()
+    pair.write(MTU, rkey=1)
+    pair.run()
+    assert pair.trace.only(Dropped).counter == "resp_remote_access_errors"
+    assert pair.trace.of(NakSent) == []
+
+
+def test_two_queue_pairs_with_the_same_peer_are_told_apart() -> None:
+    """A frame names its receiver alone; here one port is given up, and another takes over."""
+    pair = TracedPair()
+    first, first_psn = pair.a.qp, pair.a.first_psn
+    pair.write()
+    pair.a.first_psn = (first_psn + 0x400000) & 0xFFFFFF
+    pair.a.qp = pair.a.new_qp()
+    pair.a.connect(pair.b, MTU)
+    numbers = [pair.a.engine.qps.number(qp) for qp in (first, pair.a.qp)]
+    assert len(set(numbers)) == 2
+    pair.write()
+    pair.a.transmit(pair.now)
+    pair.trace.events.clear()
+    pair.now += ACK_TIMEOUT_NS
+    pair.a.transmit(pair.now)
+    for number, psn in zip(numbers, (first_psn, pair.a.first_psn), strict=True):
+        assert pair.trace.only(AckTimeout, qpn=number).psn == psn
+        again = pair.trace.of(Retransmission, qpn=number)
+        wanted = [(psn + i) & 0xFFFFFF for i in range(PACKETS)]
+        assert [event.psn for event in again] == wanted
+        assert {event.cause for event in again} == {"TIMEOUT"}
+
+
+def test_refusals_to_the_same_peer_are_told_apart() -> None:
+    """Two queue pairs refuse requests in the same burst, each for its own reason."""
+    pair = TracedPair()
+    pair.write(MTU, rkey=1)
+    spare = pair.b.new_qp()
+    forged = pair.a.transmit(0)[0]
+    first, pair.b.qp = pair.b.qp, spare
+    pair.a.first_psn = (pair.a.first_psn + 0x400000) & 0xFFFFFF
+    pair.b.connect(pair.a, MTU)
+    other = bytearray(forged[0])
+    other[0] = Opcode.RC_RDMA_WRITE_MIDDLE
+    other[5:8] = pair.b.number.to_bytes(3, "big")
+    other[9:12] = pair.a.first_psn.to_bytes(3, "big")
+    pair.b.receive(forged, 0)
+    pair.b.receive(reseal(other, forged[1]), 0)
+    pair.b.transmit(0)
+    numbers = [pair.b.engine.qps.number(qp) for qp in (first, spare)]
+    reasons = [pair.trace.only(NakSent, qpn=number).code for number in numbers]
+    assert reasons == ["REMOTE_ACCESS_ERROR", "INVALID_REQUEST"]
 
 
 def test_every_step_to_rts_and_back_is_told() -> None:

@@ -134,6 +134,23 @@ def test_many_frames_keep_their_order(pair: Pair) -> None:
     assert arrived == payloads
 
 
+def test_every_frame_keeps_its_type_of_service(pair: Pair) -> None:
+    """Runs of equal frames travel as one call, which has one type of service."""
+    sender, receiver = pair
+    payloads = numbered([500] * 60)
+    burst = burst_to(receiver, payloads, sender)
+    wanted = [0] * 20 + [2] * 10 + [3] * 10 + [48 << 2 | 2, 0] * 5 + [0xFF] * 10
+    burst.frames.tos[:] = wanted
+    assert sender.send(burst) == 60
+    arrived: list[tuple[bytes, int]] = []
+    while len(arrived) < 60:
+        wait_readable(receiver)
+        some = Burst(1024, 1 << 20)
+        for index in range(receiver.receive(some, 0)):
+            arrived.append((some.payload(index), int(some.frames.tos[index])))
+    assert arrived == list(zip(payloads, wanted, strict=True))
+
+
 def test_two_destinations_each_get_their_own(pair: Pair) -> None:
     sender, receiver = pair
     other = UdpLink("127.0.0.1")

@@ -7,6 +7,7 @@ import pytest
 from emulator.wire.aeth import Aeth
 from emulator.wire.atomic_eth import AtomicAckEth, AtomicEth
 from emulator.wire.deth import Deth
+from emulator.wire.feth import Feth
 from emulator.wire.imm import Ieth, ImmDt
 from emulator.wire.opcode import TRAITS, ExtensionHeader, Opcode
 from emulator.wire.reth import Reth
@@ -49,6 +50,8 @@ def test_direction_is_what_the_name_says(opcode: Opcode) -> None:
         (Opcode.RC_ACKNOWLEDGE, (Aeth,)),
         (Opcode.RC_ATOMIC_ACKNOWLEDGE, (Aeth, AtomicAckEth)),
         (Opcode.RC_COMPARE_SWAP, (AtomicEth,)),
+        (Opcode.RC_FLUSH, (Feth, Reth)),
+        (Opcode.RC_ATOMIC_WRITE, (Reth,)),
         (Opcode.UC_RDMA_WRITE_ONLY, (Reth,)),
         (Opcode.UD_SEND_ONLY, (Deth,)),
         (Opcode.UD_SEND_ONLY_WITH_IMMEDIATE, (Deth, ImmDt)),
@@ -64,6 +67,8 @@ def test_headers(opcode: Opcode, headers: tuple[type[ExtensionHeader], ...]) -> 
     [
         (0x16, "RC_SEND_LAST_WITH_INVALIDATE"),
         (0x17, "RC_SEND_ONLY_WITH_INVALIDATE"),
+        (0x1C, "RC_FLUSH"),
+        (0x1D, "RC_ATOMIC_WRITE"),
         (0x2B, "UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE"),
         (0x65, "UD_SEND_ONLY_WITH_IMMEDIATE"),
         (0x81, "CNP"),

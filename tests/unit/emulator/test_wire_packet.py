@@ -94,7 +94,7 @@ def test_length_that_is_no_multiple_of_four() -> None:
         RocePacket.parse(WRITE_WIRE + ICRC + b"x")
 
 
-@pytest.mark.parametrize("opcode", [0x15, 0x1C, 0x44, 0xA4, 0xFF])
+@pytest.mark.parametrize("opcode", [0x15, 0x1B, 0x44, 0xA4, 0xFF])
 def test_opcode_that_is_not_spoken(opcode: Opcode) -> None:
     with pytest.raises(WireError, match="not spoken"):
         RocePacket.parse(bytes((opcode,)) + WRITE_WIRE[1:] + ICRC)

@@ -14,7 +14,7 @@ from tests.support.loopback_verbs import LoopbackFabric
 
 def test_a_sound_nic_passes_and_is_left_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
     fabric = LoopbackFabric()
-    self_test(fabric.devices[0], itertools.count().__next__)
+    assert self_test(fabric.devices[0], itertools.count().__next__)
     assert caplog.records == []
     assert fabric.qps == {}
     assert fabric.devices[0].regions == {}
@@ -29,7 +29,7 @@ def test_a_nic_that_carries_one_kind_not_is_named(
     fabric = LoopbackFabric()
     fabric.hold(held)
     with caplog.at_level(logging.WARNING):
-        self_test(fabric.devices[0], itertools.count(0, LIMIT_NS // 4).__next__)
+        assert not self_test(fabric.devices[0], itertools.count(0, LIMIT_NS // 4).__next__)
     assert "loopback1 cannot carry data to itself" in caplog.text
     assert fabric.qps == {}
     assert fabric.devices[0].regions == {}

@@ -15,7 +15,7 @@ NOBODY = "127.0.0.1:1"
 def test_only_a_first_start_says_that_it_compiles(
     warm: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(opening, "is_warm", lambda: warm)
+    monkeypatch.setattr(opening, "is_warm", lambda _: warm)
     with pytest.raises(AgentUnreachableError):
         opening.open_session(NOBODY, Namespace(), DriverConfig())
     lines = capsys.readouterr().err.splitlines()

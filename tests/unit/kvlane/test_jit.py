@@ -20,10 +20,12 @@ from kvlane import jit
 def half(x):
     return x / 2
 
-before = jit.is_warm()
+before = jit.is_warm("half")
 value = half(3)
 hits = sum(half.stats.cache_hits.values()) if jit.JIT_ENABLED else 0
-print(before, value, hits, jit.is_warm())
+compiled = jit.is_warm("half")
+jit.mark_warm("half")
+print(before, value, hits, compiled, jit.is_warm("half"), jit.is_warm("whole"))
 """
 
 
@@ -128,11 +130,33 @@ def test_kernels_of_other_packages_stay_where_they_are(tmp_path: Path) -> None:
 def test_second_process_loads_what_the_first_compiled(tmp_path: Path) -> None:
     (tmp_path / "half.py").write_text(KERNEL)
     env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache")}
-    assert run(["half.py"], tmp_path, env) == "False 1.5 0 True"
-    assert run(["half.py"], tmp_path, env) == "True 1.5 1 True"
+    assert run(["half.py"], tmp_path, env) == "False 1.5 0 False True False"
+    assert run(["half.py"], tmp_path, env) == "True 1.5 1 True True False"
+
+
+def test_a_run_that_was_stopped_half_way_leaves_kernels_but_is_not_warm(tmp_path: Path) -> None:
+    """Its kernels are loaded by the next one, which still has the others to compile."""
+    stopped = KERNEL[: KERNEL.index("compiled =")] + "print(before, value, hits)\n"
+    (tmp_path / "stopped.py").write_text(stopped)
+    env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(["stopped.py"], tmp_path, env) == "False 1.5 0"
+    assert list((tmp_path / "cache").rglob("*.nbc"))
+    assert run(["stopped.py"], tmp_path, env) == "False 1.5 1"
+
+
+def test_other_sources_are_not_warm_because_the_old_ones_were(
+    tmp_path: Path, checkout: Path
+) -> None:
+    env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache")}
+    run(["-c", "from kvlane import jit; jit.mark_warm('all')"], tmp_path, env, checkout)
+    ask = ["-c", "from kvlane import jit; print(jit.is_warm('all'))"]
+    assert run(ask, tmp_path, env, checkout) == "True"
+    with (checkout / "kvlane" / "rawmem.py").open("a") as source:
+        source.write("# edited\n")
+    assert run(ask, tmp_path, env, checkout) == "False"
 
 
 def test_without_the_jit_a_kernel_is_the_function_itself(tmp_path: Path) -> None:
     (tmp_path / "half.py").write_text(KERNEL)
     env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "1"}
-    assert run(["half.py"], tmp_path, env) == "True 1.5 0 True"
+    assert run(["half.py"], tmp_path, env) == "True 1.5 0 True True True"
