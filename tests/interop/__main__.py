@@ -1,0 +1,142 @@
+"""`python -m tests.interop`: the emulator and Linux soft-RoCE at the two ends of one wire.
+
+Boots Debian's kernel in QEMU, which takes a few seconds and root; everything it starts ends
+with it. On failure the packets and both sides' logs stay where the last lines say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.interop import network
+from tests.interop.cases import connections, datagrams, kv, reliable, trouble
+from tests.interop.ends import ROOT, Ends
+from tests.interop.guest import initramfs, packages
+from tests.interop.guest.packages import GuestError
+from tests.interop.machine import running
+from tests.interop.remote import RemoteError
+from tests.interop.report import Outcome, Report
+
+GOOD, BAD, NO_RESULT = 0, 1, 2
+CONTROL_PORT = 9777
+PARTS: dict[str, Callable[[Ends, Report], None]] = {
+    "reliable": reliable.run,
+    "datagrams": datagrams.run,
+    "trouble": trouble.run,
+    "connections": connections.run,
+    "kv": kv.run,
+}
+
+
+def options(arguments: list[str]) -> argparse.Namespace:
+    """The parsed command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, metavar="NAME", help="only this; may be repeated"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all cells there")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="leave packets and logs there in any case"
+    )
+    return parser.parse_args(arguments)
+
+
+@contextmanager
+def captured(path: Path) -> Iterator[None]:
+    """All packets of the wire but those of the control connection, while the body runs."""
+    words = ["tcpdump", "-q", "-i", network.TAP, "-U", "-s", "256", "-w", str(path)]
+    try:
+        process = subprocess.Popen(
+            [*words, "not", "tcp"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise GuestError("tcpdump is missing: apt-get install tcpdump") from None
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def run_matrix(opts: argparse.Namespace, records: Path) -> Report:
+    """Boot, run the parts that were asked for, power off."""
+    files = packages.obtain(packages.cache_folder())
+    report = Report()
+    exchange = records / "guest"
+    exchange.mkdir()
+    program = (
+        f"exec /usr/bin/python3 {ROOT / 'tests/interop/endpoint.py'} "
+        f"{network.HOST_IPV4} {CONTROL_PORT}\n"
+    )
+    network.set_up()
+    with (
+        socket.create_server((network.HOST_IPV4, CONTROL_PORT)) as listener,
+        running(files, network.GUEST, exchange, program) as guest,
+        captured(records / "wire.pcap"),
+    ):
+        ends = Ends(guest, listener, records, files)
+        try:
+            for name in opts.part or PARTS:
+                PARTS[name](ends, report)
+        finally:
+            ends.close()
+    return report
+
+
+def inside(opts: argparse.Namespace) -> int:
+    """In the namespace: the run itself, its summary and what stays of it."""
+    begin = time.monotonic()
+    records = Path(tempfile.mkdtemp(prefix="kvlane-interop-"))
+    verdict = NO_RESULT
+    try:
+        report = run_matrix(opts, records)
+        verdict = BAD if report.count(Outcome.FAILED) else GOOD
+        if opts.json:
+            opts.json.write_text(json.dumps(report.as_records(), indent=1) + "\n")
+        print(f"{time.monotonic() - begin:.0f} s")
+        print(report.summary())
+    except (GuestError, RemoteError) as error:
+        print(f"interop: no result: {error}", file=sys.stderr)
+    finally:
+        keep_records(records, opts.keep, verdict)
+    return verdict
+
+
+def keep_records(records: Path, wanted: Path | None, verdict: int) -> None:
+    """Leave packets and logs where they are of use."""
+    if wanted is not None:
+        shutil.copytree(records, wanted, symlinks=True, dirs_exist_ok=True)
+        print(f"packets and logs: {wanted}", file=sys.stderr)
+    elif verdict != GOOD:
+        print(f"packets and logs: {records}", file=sys.stderr)
+        return
+    shutil.rmtree(records, ignore_errors=True)
+
+
+def main() -> int:
+    """Prepare with the network of this machine, then go on in a namespace without one."""
+    opts = options(sys.argv[1:])
+    if network.is_inside():
+        return inside(opts)
+    try:
+        files = packages.obtain(packages.cache_folder())
+        initramfs.build(files)
+        network.enter("tests.interop", sys.argv[1:])
+    except (GuestError, OSError) as error:
+        print(f"interop: no result: {error}", file=sys.stderr)
+    return NO_RESULT
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main())
