@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import secrets
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,6 +19,7 @@ from emulator.link.udp import UdpLink
 from emulator.nic.assembly import NicParts, assemble_nic
 from emulator.nic.links import RAW, open_raw_link
 from emulator.nic.options import NicOptions
+from emulator.nic.sharing import SharedNic, shared_nic
 from emulator.nic.softnic import SoftNic
 from emulator.roce.attributes import (
     REQUIRED,
@@ -31,8 +34,9 @@ from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
 
-_PD = 1
-"""A device has one protection domain, which is all that agent and driver ask for."""
+_domains = itertools.count(1)
+"""A device has one protection domain, which is all that agent and driver ask for; no two devices
+have the same, since they may share a NIC."""
 _MAX_MESSAGE_BYTES = 1 << 31
 _WRITES = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 
@@ -40,12 +44,14 @@ _WRITES = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOT
 class EmulatedRegion:
     """A registered buffer."""
 
-    def __init__(self, nic: SoftNic, buffer: NDArray[np.uint8], access: AccessFlags) -> None:
+    def __init__(
+        self, nic: SoftNic, pd: int, buffer: NDArray[np.uint8], access: AccessFlags
+    ) -> None:
         self._nic = nic
         self.addr = int(buffer.ctypes.data)
         self.length = int(buffer.nbytes)
         with nic.engine() as engine:
-            self.lkey = engine.regions.register(self.addr, self.length, access, _PD, buffer)
+            self.lkey = engine.regions.register(self.addr, self.length, access, pd, buffer)
         self.rkey = self.lkey
         self._open = True
 
@@ -83,14 +89,16 @@ class EmulatedCq:
 class EmulatedQp:
     """A reliable connected queue pair."""
 
-    def __init__(self, nic: SoftNic, cq: EmulatedCq, options: QpOptions, mtu_bytes: int) -> None:
+    def __init__(
+        self, nic: SoftNic, pd: int, cq: EmulatedCq, options: QpOptions, mtu_bytes: int
+    ) -> None:
         self._nic = nic
         self._mtu_bytes = mtu_bytes
         self._options = options
         caps = QpCaps(max_send_wr=options.max_send_wr, max_recv_wr=options.max_recv_wr)
         with nic.engine() as engine:
             self._index = engine.qps.create(
-                QpType.RC, pd=_PD, send_cq=cq.index, recv_cq=cq.index, caps=caps
+                QpType.RC, pd=pd, send_cq=cq.index, recv_cq=cq.index, caps=caps
             )
             engine.qps.modify(self._index, *_to_init())
             self.endpoint = QpEndpoint(
@@ -190,25 +198,35 @@ def _open_link(options: NicOptions) -> tuple[Link, Mtu, str]:
         raise
 
 
+def _open_nic(options: NicOptions) -> SharedNic:
+    seed = options.seed or secrets.randbits(64)
+    link, mtu, where = _open_link(options)
+    parts = NicParts(
+        faults=FaultPlan.parse(options.faults),
+        pcap=options.pcap,
+        trace=options.trace,
+        congestion_bps=options.congestion_bps,
+        mtu=mtu,
+    )
+    faults = f", faults {options.faults}" if options.faults else ""
+    name = f"emulated NIC on {where}, MTU {mtu.nbytes}{faults}"
+    return SharedNic(assemble_nic(link, parts, seed), options, name, mtu.nbytes)
+
+
 class EmulatedDevice:
     """An emulated NIC port with one protection domain."""
 
     max_message_bytes = _MAX_MESSAGE_BYTES
 
     def __init__(self, options: NicOptions) -> None:
-        seed = options.seed or secrets.randbits(64)
-        link, mtu, where = _open_link(options)
-        self._mtu_bytes = mtu.nbytes
-        parts = NicParts(
-            faults=FaultPlan.parse(options.faults),
-            pcap=options.pcap,
-            trace=options.trace,
-            congestion_bps=options.congestion_bps,
-            mtu=mtu,
-        )
-        self._nic = assemble_nic(link, parts, seed)
-        faults = f", faults {options.faults}" if options.faults else ""
-        self.name = f"emulated NIC on {where}, MTU {self._mtu_bytes}{faults}"
+        self._shared = shared_nic(options, lambda: _open_nic(options))
+        self._nic = self._shared.nic
+        self.name = self._shared.name
+        self._pd = next(_domains)
+        self._qps: weakref.WeakSet[EmulatedQp] = weakref.WeakSet()
+        self._cqs: weakref.WeakSet[EmulatedCq] = weakref.WeakSet()
+        self._regions: weakref.WeakSet[EmulatedRegion] = weakref.WeakSet()
+        self._open = True
 
     def alloc(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-aligned zeroed memory."""
@@ -220,15 +238,21 @@ class EmulatedDevice:
             raise VerbsError("only contiguous memory can be registered")
         if access & _WRITES and not buffer.flags.writeable:
             raise VerbsError("read-only memory cannot be registered for writing")
-        return EmulatedRegion(self._nic, buffer, access)
+        region = EmulatedRegion(self._nic, self._pd, buffer, access)
+        self._regions.add(region)
+        return region
 
     def create_cq(self, depth: int) -> EmulatedCq:
         """A completion queue."""
-        return EmulatedCq(self._nic, depth)
+        cq = EmulatedCq(self._nic, depth)
+        self._cqs.add(cq)
+        return cq
 
     def create_qp(self, cq: EmulatedCq, options: QpOptions) -> EmulatedQp:
         """A queue pair in INIT."""
-        return EmulatedQp(self._nic, cq, options, self._mtu_bytes)
+        qp = EmulatedQp(self._nic, self._pd, cq, options, self._shared.mtu_bytes)
+        self._qps.add(qp)
+        return qp
 
     def progress(self) -> bool:
         """Do the NIC's work in this thread."""
@@ -243,8 +267,17 @@ class EmulatedDevice:
         return self._nic.counters()
 
     def close(self) -> None:
-        """Release the link."""
-        self._nic.close()
+        """Release all that was created here, and the NIC unless another device has it."""
+        if not self._open:
+            return
+        self._open = False
+        for qp in list(self._qps):
+            qp.close()
+        for cq in list(self._cqs):
+            cq.close()
+        for region in list(self._regions):
+            region.close()
+        self._shared.release()
 
 
 options_type = NicOptions

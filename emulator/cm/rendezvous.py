@@ -201,9 +201,9 @@ def default_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"kvlane-cm-{os.getuid()}"
 
 
-def address_book(addressing: str) -> AddressBook:
-    """The one for devices whose GIDs are made in that way (``FabricConfig.addressing``)."""
-    return MappedAddresses() if addressing == "ipv4" else Rendezvous(default_folder())
+def address_book(*, gids_are_addresses: bool) -> AddressBook:
+    """The one for devices whose GIDs are IP addresses, or carry sockets instead."""
+    return MappedAddresses() if gids_are_addresses else Rendezvous(default_folder())
 
 
 def claim_any(

@@ -48,7 +48,9 @@ class CmService:
         self.port = port
         self.pd_number = port.new_pd()
         """The protection domain that all its consumers share."""
-        self.addresses: AddressBook = address_book(port.config.addressing)
+        self.addresses: AddressBook = address_book(
+            gids_are_addresses=port.config.gids_are_addresses
+        )
         """How consumers find the port that serves an IP address."""
         self.rng = random.Random(secrets.randbits(64))
         self.listeners: dict[int, Sink] = {}

@@ -7,6 +7,8 @@ import socket
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from emulator.link.gid import gid_ip
+from emulator.nic.links import RAW
 from emulator.pyverbs import fabric
 from emulator.pyverbs._structure import PlainObject
 from emulator.pyverbs.librdmacm_enums import RAI_PASSIVE, rdma_port_space
@@ -36,11 +38,20 @@ def port_space(number: int) -> PortSpace:
         ) from None
 
 
+def addresses_of(device: fabric.RdmaDevice) -> tuple[IpAddress, ...]:
+    """The IP addresses by which programs name a device.
+
+    On the raw link they are those of its interface, which is opened to see them.
+    """
+    if device.config.link == RAW:
+        return tuple(gid_ip(gid) for gid in device.open().gids)
+    return (ip_address(device.config.endpoint(device.index)[0]),)
+
+
 def device_of(ip: IpAddress | None) -> fabric.RdmaDevice | None:
-    """The first device that listens on an address; the first of all for none or any."""
+    """The first device that has an address; the first of all for none or any."""
     for device in fabric.devices():
-        own = ip_address(device.config.endpoint(device.index)[0])
-        if ip is None or ip.is_unspecified or ip == own:
+        if ip is None or ip.is_unspecified or ip in addresses_of(device):
             return device
     return None
 
@@ -50,8 +61,9 @@ def source_towards(ip: IpAddress) -> IpAddress | None:
     device = device_of(ip) or device_of(None)
     if device is None:
         return None
-    own = ip_address(device.config.endpoint(device.index)[0])
-    return own if own.version == ip.version else None
+    same_kind = [own for own in addresses_of(device) if own.version == ip.version]
+    alike = [own for own in same_kind if own.is_link_local == ip.is_link_local]
+    return next(iter([*alike, *same_kind]), None)
 
 
 class AddrInfo(PlainObject):

@@ -57,9 +57,10 @@ class Terms:
     gid: bytes
     """The peer's."""
     starting_psn: int
-    """Of what this end sends."""
+    """What this end has told the other: where that is to begin (IBTA 1.7 section 12.7.31)."""
     remote_qpn: int = 0
     remote_psn: int = 0
+    """What the other has told this end: where this end is to begin."""
     path_mtu: int = int(Mtu.MTU_1024)
     responder_resources: int = 0
     """READs and atomics of the peer at once that this end answers."""
@@ -117,7 +118,7 @@ def connected_attributes(port: Port, terms: Terms, state: QpState) -> tuple[QPAt
     attr = QPAttr(qp_state=state, port_num=PORT_NUM, path_mtu=terms.path_mtu)
     attr.ah_attr = path_to(port, terms.gid)
     attr.dest_qp_num = terms.remote_qpn
-    attr.rq_psn, attr.sq_psn = terms.remote_psn, terms.starting_psn
+    attr.rq_psn, attr.sq_psn = terms.starting_psn, terms.remote_psn
     attr.max_dest_rd_atomic = terms.responder_resources
     attr.max_rd_atomic = terms.initiator_depth
     attr.min_rnr_timer = MIN_RNR_TIMER_CODE

@@ -15,7 +15,8 @@ from kvlane.verbs.enums import Mtu
 
 MAX_DEVICES = 64
 MAX_PORT = 65535
-ADDRESSING: dict[str, type[Addressing]] = {"virtual": VirtualAddressing, "ipv4": MappedAddressing}
+IPV4 = "ipv4"
+ADDRESSING: dict[str, type[Addressing]] = {"virtual": VirtualAddressing, IPV4: MappedAddressing}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,11 @@ class FabricConfig:
             raise ConfigError("devices: an interface has one NIC; write devices: 1 with link: raw")
         if not self.name.isidentifier():
             raise ConfigError(f"name: {self.name!r} is no device name; write one such as kvlane")
+
+    @property
+    def gids_are_addresses(self) -> bool:
+        """Whether a GID is the IP address of its device."""
+        return self.link == RAW or self.addressing == IPV4
 
     def endpoint(self, index: int, *, in_child: bool = False) -> tuple[str, int]:
         """Where device ``index`` listens; port 0 for any that is free."""

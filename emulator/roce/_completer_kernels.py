@@ -137,7 +137,10 @@ def _on_nak(nic: Any, qp: Any, code: int) -> None:
     counters = counters_at(nic.counters, 0)
     if code == _NAK_PSN:
         counters.packet_seq_err += 1
-        if spend_retry(nic, qp):
+        # While it waits for a receive to be posted, all is going to be sent again anyhow. Of a
+        # message with more packets than the one that met no receive, soft-RoCE misses the rest,
+        # and says so each time: that must not use up the retries.
+        if qp.rnr_deadline == 0 and spend_retry(nic, qp):
             go_back(qp, qp.una_psn)
     elif code == _NAK_INVALID_REQUEST:
         counters.req_remote_invalid_request += 1

@@ -20,7 +20,7 @@ from emulator.pyverbs.config import FabricConfig
 from emulator.pyverbs.pyverbs_error import PyverbsRDMAError
 from emulator.pyverbs.qp import QPAttr
 from host_driver.self_test import self_test
-from kvlane.errors import ConfigError
+from kvlane.errors import ConfigError, VerbsError
 from kvlane.verbs.enums import AccessFlags, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from kvlane.verbs.records import SEND_WR, WC, new_records
@@ -75,6 +75,39 @@ def test_a_nic_reaches_itself(hosts: Hosts) -> None:
     with closing(device_on(hosts[0])) as device:
         assert f"interface wire, {hosts[0].ipv4}, MTU 4096" in device.name
         assert self_test(device, time.monotonic_ns)
+
+
+def test_devices_of_an_interface_share_its_nic_and_nothing_else(hosts: Hosts) -> None:
+    first, second = device_on(hosts[0]), device_on(hosts[0])
+    memory = first.register(first.alloc(64), AccessFlags.LOCAL_WRITE)
+    qp = first.create_qp(first.create_cq(4), QpOptions())
+    with pytest.raises(ConfigError, match="open with other options"):
+        device_on(hosts[0], mtu_bytes=1024)
+    first.close()
+    first.close()
+    with pytest.raises(VerbsError, match="closed"):
+        qp.connect(qp.endpoint)
+    memory.close()
+    assert self_test(second, time.monotonic_ns)
+    second.close()
+    device_on(hosts[0], mtu_bytes=1024).close()
+
+
+def test_memory_of_one_device_is_no_others(hosts: Hosts) -> None:
+    """They share a NIC, but neither its protection domain nor, so, its keys."""
+    with closing(device_on(hosts[0])) as first, closing(device_on(hosts[0])) as second:
+        theirs = first.register(first.alloc(64), AccessFlags.LOCAL_WRITE)
+        cq = second.create_cq(4)
+        qp = second.create_qp(cq, QpOptions())
+        qp.connect(qp.endpoint)
+        write = new_records(SEND_WR, 1)
+        write[0] = (1, WrOpcode.SEND, SendFlags.SIGNALED, 0, theirs.addr, 64, theirs.lkey, 0, 0)
+        qp.post_send(write)
+        done, give_up = new_records(WC, 1), time.monotonic() + PATIENCE_S
+        while not cq.poll(done):
+            assert time.monotonic() < give_up
+            second.progress()
+        assert done[0].status == WcStatus.LOC_PROT_ERR
 
 
 def test_an_mtu_that_the_interface_does_not_hold_is_refused() -> None:

@@ -54,7 +54,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
 @contextmanager
 def captured(path: Path) -> Iterator[None]:
     """All packets of the wire but those of the control connection, while the body runs."""
-    words = ["tcpdump", "-q", "-i", network.TAP, "-U", "-s", "256", "-w", str(path)]
+    words = ["tcpdump", "-q", "-i", network.TAP, "-U", "-w", str(path)]
     try:
         process = subprocess.Popen(
             [*words, "not", "tcp"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL

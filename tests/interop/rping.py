@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from pyverbs.cmid import CMID, AddrInfo, ConnParam
-from pyverbs.libibverbs_enums import ibv_send_flags, ibv_wc_status
+from pyverbs.libibverbs_enums import ibv_qp_type, ibv_send_flags, ibv_wc_status
 from pyverbs.librdmacm_enums import RAI_PASSIVE, rdma_port_space
 from pyverbs.qp import QPCap, QPInitAttr
 
@@ -63,7 +63,7 @@ def require_success(completion: Any) -> None:
 def init_attributes() -> QPInitAttr:
     """Of the queue pairs."""
     cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=1, max_recv_sge=1)
-    return QPInitAttr(cap=cap, sq_sig_all=0)
+    return QPInitAttr(qp_type=ibv_qp_type.IBV_QPT_RC, cap=cap, sq_sig_all=0)
 
 
 def text(number: int) -> bytes:

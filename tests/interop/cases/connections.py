@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.interop.ends import EMULATOR, ROOT, RXE, Ends, emulated
 from tests.interop.network import GUEST_IPV4, GUEST_IPV6, HOST_IPV4, HOST_IPV6
-from tests.interop.report import Report, require
+from tests.interop.report import MismatchError, Report, require
 
 COUNT = 5
 PORT = 7174
@@ -71,7 +71,10 @@ def _rping_connects(ends: Ends, host_ip: str) -> None:
         words = ["rping", "-c", "-a", host_ip, "-p", str(PORT), "-C", str(COUNT), "-v", "-V"]
         rping = ends.rxe.call("start", words=words)
         theirs = ends.rxe.call("finish", program=rping, within_s=30.0)
-        require(theirs["status"] == 0, f"rping: {theirs['output'][-600:]}")
+        if theirs["status"]:
+            server.kill()
+            said = server.stdout.read()[-600:]
+            raise MismatchError(f"rping: {theirs['output'][-600:]}; our server: {said}")
         got = theirs["output"].count("ping data: rdma-ping-")
         require(got == COUNT, f"rping got {got} answers: {theirs['output'][-600:]}")
     finally:

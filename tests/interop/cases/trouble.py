@@ -14,6 +14,9 @@ LATE_BY_S = 0.15
 FOR_EVER = 7
 """As ``rnr_retry`` (IBTA 1.7 section 9.7.5.2.8)."""
 LOSS = ("--faults", "drop=0.01", "--seed", "11")
+PATIENT = {"timeout": 14, "retry_cnt": 7}
+"""Soft-RoCE counts each NAK as a retry until it gets an ACK, and ten losses in a thousand packets
+can give seven NAKs in a row; so for ever, which 7 means to it."""
 LARGE = 1 << 20
 UNTOUCHED = int.from_bytes(b"\xee" * 8, "big")
 """A word of memory that the endpoint has blanked."""
@@ -110,7 +113,7 @@ def _losses(ends: Ends, report: Report, wiring: Wiring) -> None:
     for case, operation in LOSSY.items():
         with (
             report.cell(case, wiring.setting, wiring.direction, LARGE),
-            connected(ends, wiring, {"timeout": 14}) as pair,
+            connected(ends, wiring, PATIENT) as pair,
         ):
             operation(pair, LARGE)
 

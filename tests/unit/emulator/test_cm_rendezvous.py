@@ -131,10 +131,10 @@ def test_where_notes_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_on_a_network_the_address_is_the_gid() -> None:
-    book = address_book("ipv4")
+    book = address_book(gids_are_addresses=True)
     assert isinstance(book, MappedAddresses)
     assert book.resolve(TCP, IPv4Address("192.0.2.1"), 7) == bytes.fromhex(
         "00000000000000000000ffffc0000201"
     )
     assert book.resolve(TCP, IPv6Address("2001:db8::1"), 7) == IPv6Address("2001:db8::1").packed
-    assert isinstance(address_book("virtual"), Rendezvous)
+    assert isinstance(address_book(gids_are_addresses=False), Rendezvous)

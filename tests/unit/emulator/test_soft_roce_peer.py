@@ -1,0 +1,68 @@
+"""What Linux soft-RoCE does at the other end of the wire, scripted: found on a real wire first.
+
+docs/interop.md tells of each; here they hold without a guest to boot.
+"""
+
+from __future__ import annotations
+
+from emulator.pyverbs._cm_terms import Terms, connected_attributes
+from emulator.wire.aeth import RNR_TIMER_NS
+from emulator.wire.cm import PathRecord, Rep, Req
+from kvlane.verbs.enums import QpState, WcStatus, WrOpcode
+from kvlane.verbs.protocols import QpOptions
+from tests.support.cm_ports import ports
+from tests.support.roce_pair import mapped_gid
+from tests.support.roce_script import NAK_SEQUENCE, RNR, Script
+from tests.support.roce_work import part, post, statuses, work
+
+MTU = 256
+RNR_CODE = 1
+"""0.01 ms."""
+
+
+def test_a_sequence_nak_during_the_wait_for_a_receive_costs_no_retry() -> None:
+    """It misses the rest of each message whose first packet met no receive, and says so."""
+    retries = 3
+    script = Script(options=QpOptions(retry_count=retries, rnr_retry_count=7))
+    post(script.port, work(WrOpcode.SEND, [part(script.port.region(2 * MTU))]))
+    for _ in range(retries + 2):
+        assert script.requests() == ["SEND_FIRST 0", "SEND_LAST 1"]
+        script.acknowledge(0, RNR | RNR_CODE)
+        script.acknowledge(0, NAK_SEQUENCE)
+        assert script.requests() == []
+        script.now += RNR_TIMER_NS[RNR_CODE]
+    assert script.requests() == ["SEND_FIRST 0", "SEND_LAST 1"]
+    script.acknowledge(1)
+    assert statuses(script.port.poll()) == [WcStatus.SUCCESS]
+    assert script.counter("packet_seq_err") == retries + 2
+
+
+def test_a_sequence_nak_without_such_a_wait_still_costs_one() -> None:
+    script = Script(options=QpOptions(retry_count=2))
+    post(script.port, work(WrOpcode.SEND, [part(script.port.region(2 * MTU))]))
+    for _ in range(2):
+        assert script.requests() == ["SEND_FIRST 0", "SEND_LAST 1"]
+        script.acknowledge(0, NAK_SEQUENCE)
+    assert script.requests() == ["SEND_FIRST 0", "SEND_LAST 1"]
+    script.acknowledge(0, NAK_SEQUENCE)
+    assert statuses(script.port.poll()) == [WcStatus.RETRY_EXC_ERR]
+
+
+def test_the_starting_psn_of_connection_management_is_the_others_to_begin_with() -> None:
+    """IBTA 1.7 section 12.7.31: where the *remote* end shall begin; both ends must agree on it."""
+    ours, theirs = 0x111111, 0x222222
+    gid = mapped_gid(7)
+    path = PathRecord(local_gid=gid, remote_gid=gid)
+    req = Req(
+        local_comm_id=1, service_id=2, local_qpn=3, starting_psn=theirs, primary=path, path_mtu=3
+    )
+    passive = Terms.of_request(gid, req, options=0, starting_psn=ours)
+    active = Terms(gid, ours)
+    active.take_reply(
+        Rep(local_comm_id=1, remote_comm_id=2, local_qpn=3, starting_psn=theirs), options=0
+    )
+    with ports(1) as (port,):
+        for terms in (passive, active):
+            ready, _ = connected_attributes(port, terms, QpState.RTR)
+            sending, _ = connected_attributes(port, terms, QpState.RTS)
+            assert (ready.rq_psn, sending.sq_psn) == (ours, theirs)
