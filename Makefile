@@ -14,7 +14,7 @@ TRACE ?=
 REQUESTS ?= $(if $(TRACE),2000)
 ARGS ?=
 
-.PHONY: help setup demo test test-nojit conformance conformance-soak roce-soak fuzz-soak lint format proto bench clean
+.PHONY: help setup demo test test-nojit conformance conformance-soak interop interop-upstream roce-soak fuzz-soak lint format proto bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,14 @@ conformance: setup ## rdma-core's own tests on the emulated NIC; ARGS=...
 
 conformance-soak: setup ## The same twenty times over: no flake, no hang
 	$(BIN)/python -m tests.conformance --repeat 20 $(ARGS)
+
+interop: setup ## Linux soft-RoCE in a guest at the other end of the wire (root); ARGS=...
+	scripts/install-interop
+	$(BIN)/python -m tests.interop $(ARGS)
+
+interop-upstream: setup ## rdma-core's own tests on soft-RoCE and on the emulator, into docs/
+	scripts/install-interop --build
+	$(BIN)/python -m tests.interop.upstream --write-docs $(ARGS)
 
 roce-soak: setup ## A million operations over bad links; ARGS='--operations n --seed n'
 	$(BIN)/python -m tests.soak.roce $(ARGS)

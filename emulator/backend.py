@@ -12,12 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.link.faults import FaultPlan
-from emulator.link.frames import Link
-from emulator.link.gid import gid_ip
-from emulator.link.mtu import interface_mtu_bytes, largest_mtu
-from emulator.link.udp import UdpLink
 from emulator.nic.assembly import NicParts, assemble_nic
-from emulator.nic.links import RAW, open_raw_link
+from emulator.nic.links import LinkPlace, open_link
 from emulator.nic.options import NicOptions
 from emulator.nic.sharing import SharedNic, shared_nic
 from emulator.nic.softnic import SoftNic
@@ -29,7 +25,7 @@ from emulator.roce.attributes import (
     QpMask,
 )
 from kvlane.config import load_mapping, parse_endpoint
-from kvlane.errors import ConfigError, VerbsError
+from kvlane.errors import VerbsError
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
@@ -181,26 +177,12 @@ def _to_rts(first_psn: int, options: QpOptions) -> tuple[QpAttributes, QpMask]:
     return attributes, QpMask.STATE | REQUIRED[QpState.RTR, QpState.RTS][QpType.RC]
 
 
-def _open_link(options: NicOptions) -> tuple[Link, Mtu, str]:
-    """The link, the port's MTU on it, and where it is in words."""
-    if options.link == RAW:
-        raw, mtu = open_raw_link(options.interface, options.mtu_bytes)
-        return raw, mtu, f"interface {options.interface}, {gid_ip(raw.gid)}"
-    host, port = parse_endpoint(options.listen)
-    udp = UdpLink(host, port)
-    where = f"UDP {host}:{udp.udp_port}"
-    if options.mtu_bytes:
-        return udp, Mtu.from_bytes_size(options.mtu_bytes), where
-    try:
-        return udp, largest_mtu(interface_mtu_bytes(host)), where
-    except ConfigError:
-        udp.close()
-        raise
-
-
 def _open_nic(options: NicOptions) -> SharedNic:
     seed = options.seed or secrets.randbits(64)
-    link, mtu, where = _open_link(options)
+    place = LinkPlace(
+        options.link, options.interface, parse_endpoint(options.listen), options.mtu_bytes
+    )
+    link, mtu, where = open_link(place)
     parts = NicParts(
         faults=FaultPlan.parse(options.faults),
         pcap=options.pcap,

@@ -14,7 +14,7 @@ from host_driver.block_kernels import warm_up
 from host_driver.config import DriverConfig
 from host_driver.control import AgentCapabilities, ControlClient, ControlSession
 from host_driver.data_path import DataPath
-from host_driver.emulated import EmulatedAgent, is_emulated, parse_emulated
+from host_driver.emulated import EmulatedAgent, EmulatedOptions, is_emulated, parse_emulated
 from host_driver.engine import Engine
 from host_driver.queue import Peer
 from host_driver.route import toward
@@ -62,13 +62,14 @@ class Opening:
 
 def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Session:
     """Connect to the agent at ``target``; blocks, and leaves nothing behind when it raises."""
+    emulated = _parsed(target)  # first: a mistake in it must not cost a minute of compiling
     kernels = f"driver-{config.verbs}"
     if not is_warm(kernels):
         # Nothing else shows for a minute, and the program need not have set up logging.
         sys.stderr.write(f"kvlane: compiling kernels, once; kept in {CACHE_DIR}\n")
     warm_up()
     with ExitStack() as undo:
-        address = _address_of(target, config, undo)
+        address = target if emulated is None else _start_agent(emulated, config, undo)
         control = ControlClient(address, config.control_timeout_ms)
         undo.callback(control.close)
         _require_usable(control.get_capabilities(), namespace)
@@ -99,12 +100,17 @@ def _close_quietly(control: ControlClient, opened: ControlSession) -> None:
         _logger.info("%s could not be closed: %s", opened.name, error)
 
 
-def _address_of(target: str, config: DriverConfig, undo: ExitStack) -> str:
-    """``host:port`` of the agent, which is started first where the target says so."""
-    if not is_emulated(target):
-        parse_endpoint(target)
-        return target
-    agent = EmulatedAgent(parse_emulated(target), config.emulated_start_timeout_ms)
+def _parsed(target: str) -> EmulatedOptions | None:
+    """Options of an agent that has to be started; ``None`` where ``host:port`` of one is given."""
+    if is_emulated(target):
+        return parse_emulated(target)
+    parse_endpoint(target)
+    return None
+
+
+def _start_agent(options: EmulatedOptions, config: DriverConfig, undo: ExitStack) -> str:
+    """Start an emulated agent; ``host:port`` of it."""
+    agent = EmulatedAgent(options, config.emulated_start_timeout_ms)
     undo.callback(agent.close)
     return agent.control
 

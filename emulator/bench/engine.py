@@ -17,7 +17,6 @@ from emulator.bench.report import BenchResult, summarise
 from emulator.link.frames import Burst
 from emulator.roce.attributes import REQUIRED, AddressHandle, QpAttributes, QpCaps, QpMask
 from emulator.roce.engine import RoceEngine
-from kvlane.limits import ROCE_V2_UDP_PORT
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WrOpcode
 from kvlane.verbs.records import SEND_WR, WC, new_records
 
@@ -34,7 +33,6 @@ class _End:
         gid = bytes(10) + b"\xff\xff" + bytes((10, 0, 0, last_byte))
         self.engine = RoceEngine(
             gid=gid,
-            udp_port=ROCE_V2_UDP_PORT,
             source_port=0,
             window_bytes=1 << 20,
             rng=random.Random(last_byte),

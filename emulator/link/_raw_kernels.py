@@ -13,6 +13,7 @@ from emulator.link._ethernet_kernels import (
     source_mac,
     take_headers,
 )
+from emulator.link._peer_kernels import DOUBT_NS, find_peer, hear_peer, peer_at
 from emulator.link.frames import FRAME
 from kvlane.jit import kernel
 from kvlane.rawmem import record_accessor
@@ -39,18 +40,16 @@ MESSAGE = np.dtype(
 )
 """``struct mmsghdr`` of a 64-bit machine."""
 
-PEER = np.dtype([("hi", "i8"), ("lo", "i8"), ("mac", "i8"), ("confirmed_at", "i8")])
-"""A GID and the MAC of the next hop to it; ``confirmed_at`` is when that was last seen, ns."""
 PORT = np.dtype(
     [
         ("mac", "i8"),
         ("gids", "i8"),  # address of GID records
         ("gid_count", "i8"),
         ("peers", "i8"),  # address of PEER records
-        ("peer_capacity", "i8"),
+        ("peer_slots", "i8"),  # a power of two
         ("peer_count", "i8"),
-        ("next_victim", "i8"),  # which peer is forgotten for a new one
-        ("last_peer", "i8"),  # found last, most likely to be asked for next
+        ("next_victim", "i8"),  # where a peer is sought to be forgotten for a new one
+        ("next_hop", "i8"),  # the peer that the frame in hand goes to
         ("doubtful_peer", "i8"),  # one sent to that was not confirmed for long, or -1
         ("headers", "i8"),  # sending: a slot, a message and two vectors a frame
         ("vectors", "i8"),
@@ -73,51 +72,15 @@ FATE_WAIT = 2
 FATE_LOST = 3
 """Source and destination are not of the same IP version, or no packet is so long."""
 
-DOUBT_NS = 30_000_000_000
-"""A MAC that was neither heard from nor asked for so long is asked for again."""
 _MAX_FRAME_BYTES = 0xFFFF - 28
 _TRUNCATED = 0x20
 """MSG_TRUNC."""
 
 message_at = record_accessor(MESSAGE)
 vector_at = record_accessor(VECTOR)
-_peer_at = record_accessor(PEER)
 _gid_at = record_accessor(GID)
 _frame_at = record_accessor(FRAME)
 _number_at = record_accessor(np.dtype([("value", "i8")]))
-
-
-@kernel
-def find_peer(port: Any, hi: int, lo: int) -> int:
-    """Index of a peer, or -1."""
-    if port.last_peer < port.peer_count:
-        peer = _peer_at(port.peers, port.last_peer)
-        if peer.hi == hi and peer.lo == lo:
-            return int(port.last_peer)
-    for i in range(port.peer_count):
-        peer = _peer_at(port.peers, i)
-        if peer.hi == hi and peer.lo == lo:
-            port.last_peer = i
-            return int(i)
-    return -1
-
-
-@kernel
-def learn_peer(port: Any, hi: int, lo: int, mac: int, now: int) -> None:
-    """Remember by which MAC a GID is reached; a full table forgets one for it."""
-    index = find_peer(port, hi, lo)
-    if index < 0:
-        if port.peer_count < port.peer_capacity:
-            index = port.peer_count
-            port.peer_count += 1
-        else:
-            index = port.next_victim
-            port.next_victim = (port.next_victim + 1) % port.peer_capacity
-    peer = _peer_at(port.peers, index)
-    peer.hi = hi
-    peer.lo = lo
-    peer.mac = mac
-    peer.confirmed_at = now
 
 
 @kernel
@@ -131,7 +94,7 @@ def _is_own(port: Any, hi: int, lo: int) -> bool:
 
 @kernel
 def _fate(port: Any, frame: Any, now: int) -> int:
-    """What becomes of a frame; ``last_peer`` is the next hop of one for the wire."""
+    """What becomes of a frame; ``next_hop`` is the peer of one for the wire."""
     same_version = is_ipv4_gid(frame.src_hi, frame.src_lo) == is_ipv4_gid(
         frame.dst_hi, frame.dst_lo
     )
@@ -142,8 +105,8 @@ def _fate(port: Any, frame: Any, now: int) -> int:
     index = find_peer(port, frame.dst_hi, frame.dst_lo)
     if index < 0:
         return FATE_WAIT
-    port.last_peer = index
-    if now - _peer_at(port.peers, index).confirmed_at > DOUBT_NS:
+    port.next_hop = index
+    if now - peer_at(port.peers, index).confirmed_at > DOUBT_NS:
         port.doubtful_peer = index
     return FATE_WIRE
 
@@ -153,7 +116,7 @@ def _put_message(port: Any, frame: Any, arena: int) -> None:
     """The next message: headers of our own, then the frame."""
     k = port.wire_count
     header = port.headers + k * HEADER_SLOT_BYTES
-    peer = _peer_at(port.peers, port.last_peer)
+    peer = peer_at(port.peers, port.next_hop)
     first = vector_at(port.vectors, VECTORS_PER_MESSAGE * k)
     first.base = header
     first.nbytes = put_headers(frame, header, port.mac, peer.mac)
@@ -201,7 +164,7 @@ def aim_inbox(port: Any, arena: int, slots: int, slot_bytes: int) -> None:
 def read_burst(port: Any, frames: int, arena: int, received: int, slot_bytes: int, now: int) -> int:
     """Describe the RoCEv2 packets for this port among messages; how many they are.
 
-    Their senders' MACs are learnt. Frames stay where they are: descriptors point into slots.
+    Frames stay where they are: descriptors point into slots.
     """
     count = 0
     for i in range(received):
@@ -213,6 +176,6 @@ def read_burst(port: Any, frames: int, arena: int, received: int, slot_bytes: in
             port.lost += 1
         elif start != NOT_ROCE and _is_own(port, frame.dst_hi, frame.dst_lo):
             frame.offset = slot + start
-            learn_peer(port, frame.src_hi, frame.src_lo, source_mac(arena + slot), now)
+            hear_peer(port, frame.src_hi, frame.src_lo, source_mac(arena + slot), now)
             count += 1
     return count

@@ -28,15 +28,15 @@ def datagrams_of(burst: Burst) -> Iterator[Datagram]:
 
 
 def fill(burst: Burst, queue: deque[Datagram]) -> int:
-    """Move datagrams from the head of a queue into a burst while they fit; how many were.
+    """Move datagrams from the head of a queue into a burst while they fit; how many are lost.
 
-    One that does not even fit an empty burst is discarded, or it would block all others.
+    One that does not even fit an empty burst is lost, or it would block all others.
     """
-    moved = 0
+    lost = 0
     while queue:
-        if burst.append(queue[0].payload, queue[0].descriptor):
-            moved += 1
-        elif burst.count:
-            break
+        if not burst.append(queue[0].payload, queue[0].descriptor):
+            if burst.count:
+                break
+            lost += 1
         queue.popleft()
-    return moved
+    return lost

@@ -3,7 +3,7 @@
 It wraps any link and acts on both directions. All chance comes from the ``rng`` and all
 time from ``now``, so the same calls with the same seed give the same faults. It decides
 about a frame once, when the frame comes in; after that it loses none, however little the
-link below accepts.
+link below accepts, but what is longer than a whole burst.
 """
 
 from __future__ import annotations
@@ -172,6 +172,20 @@ class FaultLink(LinkWrapper):
         self._below_in = Burst(0, 0)
         self._below_out = Burst(0, 0)
         self._now = 0
+        self.lost_sending = 0
+        """Frames that no burst to the link below has room for."""
+        self.lost_receiving = 0
+        """Frames that no burst of whoever receives has room for."""
+
+    def counters(self) -> dict[str, int]:
+        """What the link below has counted, and what is lost here without being a fault."""
+        counters = self._link.counters()
+        for name, lost in (
+            ("link_lost_sending", self.lost_sending),
+            ("link_lost_receiving", self.lost_receiving),
+        ):
+            counters[name] = counters.get(name, 0) + lost
+        return counters
 
     def send(self, burst: Burst) -> int:
         """Accept all frames, or none while the link below is still full from before.
@@ -198,7 +212,7 @@ class FaultLink(LinkWrapper):
             for datagram in datagrams_of(self._below_in):
                 self._inward.push(datagram, self._now)
             self._inward.advance(self._now)
-        fill(burst, self._inward.ready)
+        self.lost_receiving += fill(burst, self._inward.ready)
         return burst.count
 
     def next_release(self, now: int) -> int | None:
@@ -216,13 +230,12 @@ class FaultLink(LinkWrapper):
         self._outward.advance(self._now)
         ready = self._outward.ready
         while ready:
-            batch = ready.copy()
             self._below_out.clear()
-            count = fill(self._below_out, batch)
+            self.lost_sending += fill(self._below_out, ready)
             accepted = self._link.send(self._below_out)
-            for _ in range(accepted):
-                ready.popleft()
-            if accepted < count:
+            if accepted < self._below_out.count:
+                refused = [*datagrams_of(self._below_out)][accepted:]
+                ready.extendleft(reversed(refused))
                 return False
         return True
 

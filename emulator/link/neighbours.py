@@ -1,7 +1,9 @@
-"""By which MAC a peer is reached: asked of the kernel, and learnt from what peers send.
+"""By which MAC a peer is reached: asked of the kernel, never learnt from what peers send.
 
 The kernel has the routes and speaks ARP and NDP. It is made to look by a datagram to the
-peer's discard port (RFC 863), and its neighbour table is asked until it knows.
+peer's discard port (RFC 863), and its neighbour table is asked until it knows. What peers
+send only confirms a MAC or makes it doubtful; then the kernel is asked again, and made to
+look when its own knowledge is old: frames of a packet socket do not make it.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from emulator.link._raw_kernels import DOUBT_NS, PEER, find_peer, learn_peer
+from emulator.link._peer_kernels import ASK_AGAIN_NS, DOUBT_NS, PEER, find_peer, learn_peer
 from emulator.link.gid import gid_ip, gid_of_halves
-from emulator.link.netlink import IpAddress, Netlink
+from emulator.link.netlink import IpAddress, Neighbour, Netlink
 from kvlane.verbs.records import new_records
 
 MAX_PEERS = 1024
@@ -62,13 +64,13 @@ class Neighbours:
         self._index = index
         self._netlink = netlink
         self._sockets = sockets
-        self._peers = new_records(PEER, MAX_PEERS)
-        port.peers, port.peer_capacity = self._peers.ctypes.data, MAX_PEERS
+        self._peers = new_records(PEER, 2 * MAX_PEERS)
+        port.peers, port.peer_slots = self._peers.ctypes.data, len(self._peers)
         self._searches: dict[Halves, _Search] = {}
 
     def look(self, gid: Halves, now: int) -> Answer:
         """Ask for a peer that the table lacks; cheap when it was asked for a moment ago."""
-        if find_peer(self._port, *gid) >= 0:  # it has sent something meanwhile
+        if find_peer(self._port, *gid) >= 0:
             self._searches.pop(gid, None)
             return Answer.KNOWN
         search = self._searches.get(gid)
@@ -81,7 +83,7 @@ class Neighbours:
         if now < search.ask_at:
             return Answer.LOOKING
         search.ask_at = now + ASK_INTERVAL_NS
-        if self._learn(gid, search.hop, now):
+        if self._learn(gid, search.hop, now) is not None:
             del self._searches[gid]
             return Answer.KNOWN
         if now >= search.provoke_at:
@@ -89,14 +91,16 @@ class Neighbours:
             self._provoke(search.hop)
         return Answer.LOOKING
 
-    def confirm(self, index: int, now: int) -> None:
-        """Ask again for a peer not heard of for long; it keeps its MAC until there is another."""
-        peer = self._peers[index]
+    def confirm(self, slot: int, now: int) -> None:
+        """Ask again for a doubtful peer; it keeps its MAC until there is another."""
+        peer = self._peers[slot]
         gid = int(peer.hi), int(peer.lo)
-        peer.confirmed_at = now - DOUBT_NS + _PROVOKE_INTERVAL_NS  # not for every frame
+        peer.asked_at = now
+        peer.confirmed_at = _asked_again_after(now)
         with contextlib.suppress(OSError):
             hop = self._netlink.next_hop(_address(gid), self._index)
-            if not self._learn(gid, hop, now):
+            known = self._learn(gid, hop, now)
+            if known is None or known.is_stale:
                 self._provoke(hop)
 
     def keep_searches(self, wanted: Iterable[Halves]) -> None:
@@ -104,15 +108,23 @@ class Neighbours:
         kept = set(wanted)
         self._searches = {gid: one for gid, one in self._searches.items() if gid in kept}
 
-    def _learn(self, gid: Halves, hop: IpAddress, now: int) -> bool:
+    def _learn(self, gid: Halves, hop: IpAddress, now: int) -> Neighbour | None:
+        """Take over what the kernel knows; ``None`` while that is nothing of use.
+
+        RFC 1812 section 3.3.2 forbids to believe that a host has the MAC of a group.
+        """
         try:
-            mac = self._netlink.neighbour_mac(hop, self._index)
+            known = self._netlink.neighbour(hop, self._index)
         except OSError:
-            return False
-        if mac is None:
-            return False
-        learn_peer(self._port, *gid, int.from_bytes(mac, "big"), now)
-        return True
+            return None
+        if known is None:
+            return None
+        slot = learn_peer(self._port, *gid, int.from_bytes(known.mac, "big"), now)
+        if slot < 0:
+            return None
+        if not known.is_confirmed:
+            self._peers[slot].confirmed_at = _asked_again_after(now)
+        return known
 
     def _provoke(self, hop: IpAddress) -> None:
         udp = self._sockets.get(hop.version)
@@ -121,6 +133,11 @@ class Neighbours:
         scope = (0, self._index) if hop.version == 6 else ()
         with contextlib.suppress(OSError):
             udp.sendto(b"", (str(hop), _DISCARD_PORT, *scope))
+
+
+def _asked_again_after(now: int) -> int:
+    """When to have confirmed a MAC that is to be asked for soon, but not for every frame."""
+    return now - DOUBT_NS + ASK_AGAIN_NS
 
 
 def _address(gid: Halves) -> IpAddress:

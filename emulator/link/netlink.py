@@ -76,8 +76,21 @@ class AddressFlag(IntFlag):
     TENTATIVE = 0x40
 
 
-_USABLE_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
-"""Reachable, stale, delay, probe, no ARP, permanent (linux/neighbour.h)."""
+class NeighbourState(IntFlag):
+    """What the kernel knows of a neighbour (linux/neighbour.h)."""
+
+    INCOMPLETE = 0x01
+    REACHABLE = 0x02
+    STALE = 0x04
+    DELAY = 0x08
+    PROBE = 0x10
+    FAILED = 0x20
+    NO_ARP = 0x40
+    PERMANENT = 0x80
+
+
+_CONFIRMED = NeighbourState.REACHABLE | NeighbourState.NO_ARP | NeighbourState.PERMANENT
+_USABLE = _CONFIRMED | NeighbourState.STALE | NeighbourState.DELAY | NeighbourState.PROBE
 
 
 class LinkFacts(NamedTuple):
@@ -94,6 +107,23 @@ class AddressFacts(NamedTuple):
 
     ip: IpAddress
     flags: AddressFlag
+
+
+class Neighbour(NamedTuple):
+    """A neighbour whose MAC the kernel knows, though it may be an old one."""
+
+    mac: bytes
+    state: NeighbourState
+
+    @property
+    def is_confirmed(self) -> bool:
+        """The kernel holds it for right."""
+        return bool(self.state & _CONFIRMED)
+
+    @property
+    def is_stale(self) -> bool:
+        """It is old, and the kernel does nothing about that until it sends there itself."""
+        return bool(self.state & NeighbourState.STALE)
 
 
 class Netlink:
@@ -148,17 +178,17 @@ class Netlink:
             return ip_address(attributes[_Attribute.ROUTE_VIA][2:])
         return destination
 
-    def neighbour_mac(self, hop: IpAddress, index: int) -> bytes | None:
-        """The MAC of a neighbour; ``None`` while the kernel does not know it."""
+    def neighbour(self, hop: IpAddress, index: int) -> Neighbour | None:
+        """A neighbour; ``None`` while the kernel does not know its MAC."""
         request = _NEIGHBOUR.pack(_family(hop), index, 0, 0, 0)
         request += _attribute(_Attribute.NEIGHBOUR_DESTINATION, hop.packed)
         try:
             (answer,) = self._ask(_Kind.GET_NEIGHBOUR, 0, request, _Kind.NEW_NEIGHBOUR)
         except FileNotFoundError:
             return None
-        state = _NEIGHBOUR.unpack_from(answer)[2]
+        state = NeighbourState(_NEIGHBOUR.unpack_from(answer)[2])
         mac = _attributes(answer[_NEIGHBOUR.size :]).get(_Attribute.NEIGHBOUR_MAC)
-        return mac if state & _USABLE_STATES else None
+        return Neighbour(mac, state) if mac is not None and state & _USABLE else None
 
     def _ask(self, kind: _Kind, flags: int, body: bytes, wanted: _Kind) -> list[bytes]:
         """Send one request and return the bodies of its answers."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from emulator.link._ethernet_kernels import ETHERNET_BYTES
+from emulator.link._peer_kernels import learn_peer
 from emulator.link._raw_kernels import (
     FATE_LOOP,
     FATE_LOST,
@@ -30,7 +31,6 @@ from emulator.link._raw_kernels import (
     PORT,
     aim_inbox,
     build_burst,
-    learn_peer,
     read_burst,
 )
 from emulator.link.datagrams import Datagram, fill
@@ -114,8 +114,7 @@ class RawLink:
         build_burst(self._port, 0, 0, 0, 0, 0)
         aim_inbox(self._port, 0, 0, 0)
         read_burst(self._port, 0, 0, 0, 0, 0)
-        learn_peer(self._port, *gid_halves(self.gid), 0, 0)
-        self._port.peer_count = 0
+        learn_peer(self._port, *gid_halves(self.gid), 0, 0)  # 0 is no MAC: none is learnt
 
     @property
     def gid(self) -> bytes:
@@ -251,9 +250,10 @@ class RawLink:
         )
         while ready:
             self._waiting_burst.clear()
-            count = fill(self._waiting_burst, ready)
+            self.lost_sending += fill(self._waiting_burst, ready)
             # A full socket loses the rest, as a full queue of an interface does.
-            self.lost_sending += count - self._send(self._waiting_burst, now)
+            sent = self._send(self._waiting_burst, now)
+            self.lost_sending += self._waiting_burst.count - sent
 
     # Receiving
 
@@ -265,7 +265,7 @@ class RawLink:
         if not (self._looped and self._looped_turn):
             self._read(burst, now)
         if not burst.count and self._looped:
-            fill(burst, self._looped)
+            self._port.lost += fill(burst, self._looped)
         return burst.count
 
     def _read(self, burst: Burst, now: int) -> None:

@@ -219,7 +219,10 @@ class UdpLink:
             start = index * group.segment_bytes
             frame = data[start : start + group.segment_bytes]
             try:
-                self._socket.sendmsg([frame], ancillary, 0, peer)
+                if group.tos:
+                    self._socket.sendmsg([frame], ancillary, 0, peer)
+                else:  # a seventh faster, and most frames are so
+                    self._socket.sendto(frame, peer)
             except OSError as error:
                 if error.errno in _LINK_IS_FULL:
                     return index
@@ -242,7 +245,8 @@ class UdpLink:
         """Read until the socket is empty or the burst may be too full for another read.
 
         No more reads than descriptors: datagrams that become no frame must not hold the
-        caller, which holds the lock of a NIC.
+        caller, which holds the lock of a NIC. MSG_TRUNC tells the length of what was cut off
+        too, so that all frames of a cut read are counted.
         """
         arena = burst.arena.data
         frames = burst.frames.view(np.ndarray)
@@ -252,17 +256,20 @@ class UdpLink:
                 break
             try:
                 nbytes, ancillary, flags, peer = self._socket.recvmsg_into(
-                    [arena[used:]], _ANCILLARY_BYTES
+                    [arena[used:]], _ANCILLARY_BYTES, socket.MSG_TRUNC
                 )
             except OSError:
                 # Empty or closed, or an error report, which reading has cleared.
                 break
+            if not nbytes:
+                continue
+            coalesced_bytes, self._arrival["tos"] = _segment_bytes_and_tos(ancillary)
+            segment_bytes = coalesced_bytes or nbytes
             if flags & socket.MSG_TRUNC:
-                self.lost_receiving += 1
-            elif nbytes:
-                segment_bytes, self._arrival["tos"] = _segment_bytes_and_tos(ancillary)
+                self.lost_receiving += -(-nbytes // segment_bytes)
+            else:
                 free = frames[burst.count :]
-                burst.count += self._describe(free, used, nbytes, segment_bytes or nbytes, peer)
+                burst.count += self._describe(free, used, nbytes, segment_bytes, peer)
                 used += nbytes
         return burst.count
 

@@ -56,7 +56,6 @@ def assemble_nic(
         ) from error
     engine = RoceEngine(
         gid=link.gid,
-        udp_port=link.udp_port,
         source_port=link.source_port,
         window_bytes=link.receive_window_bytes,
         rng=random.Random(seed + 1),

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulator.link.faults import FaultPlan
-from emulator.nic.links import INTERFACE_DOC, LINK_DOC, LINKS, UDP, require_interface
+from emulator.nic.links import (
+    AUTO_MTU,
+    INTERFACE_DOC,
+    LINK_DOC,
+    LINKS,
+    MTU_DOC,
+    MTU_RULE,
+    UDP,
+    require_interface,
+    require_mtu,
+)
 from kvlane.config import parse_endpoint, setting
-from kvlane.errors import ConfigError
-from kvlane.verbs.enums import Mtu
-
-AUTO_MTU = 0
-"""As ``mtu_bytes``: what the interface holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +30,7 @@ class NicOptions:
         "Address and UDP port of the NIC's RoCEv2 datagrams on the udp link; port 0 takes a "
         "free one.",
     )
-    mtu_bytes: int = setting(
-        AUTO_MTU,
-        "Largest path MTU: 256, 512, 1024, 2048 or 4096; 0 takes the largest that fits the "
-        "interface, or the interface of the listen address. Peers use the smaller of theirs.",
-        rule="Leave it 0, unless some link between the hosts has a smaller MTU than both ends.",
-    )
+    mtu_bytes: int = setting(AUTO_MTU, f"{MTU_DOC} Peers use the smaller of theirs.", rule=MTU_RULE)
     congestion_bps: int = setting(
         0,
         "Line rate of the port in bit/s, from which congestion control (DCQCN) slows down when "
@@ -59,9 +59,4 @@ class NicOptions:
         parse_endpoint(self.listen)
         require_interface(self.link, self.interface)
         FaultPlan.parse(self.faults)
-        if self.mtu_bytes == AUTO_MTU:
-            return
-        try:
-            Mtu.from_bytes_size(self.mtu_bytes)
-        except ValueError as error:
-            raise ConfigError(f"mtu_bytes: {error}, or 0 for what the interface holds") from None
+        require_mtu(self.mtu_bytes)

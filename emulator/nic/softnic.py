@@ -52,6 +52,9 @@ class SoftNic:
         """Told of asynchronous events. Both are called without the lock, in any thread."""
         self._sleepers = 0
         self._sleep_until = 0
+        self._has_more = False
+        """Sending has stopped for the sake of receiving. No timer stands for what is left: a
+        requester that needs no answers (UC, UD) has none."""
         self.closed = False
 
     @property
@@ -113,7 +116,7 @@ class SoftNic:
                 return
             now = self._clock()
             until = min(now + int(timeout_ms * 1e6), self._next_event(now))
-            if self._tx.count or until <= now:
+            if self._tx.count or self._has_more or until <= now:
                 return
             # The earliest of all who sleep, as long as anybody does.
             self._sleep_until = min(until, self._sleep_until) if self._sleepers else until
@@ -140,12 +143,13 @@ class SoftNic:
             os.eventfd_read(self._kick)
 
     def _wake_sleepers(self, completions_before: int) -> None:
-        """A sleeper must not miss what somebody else has done: completions, earlier timers."""
+        """A sleeper must not miss what others did or left: completions, timers, requests."""
         if not self._sleepers:
             return
         if (
             self._engine.completions != completions_before
             or self._tx.count
+            or self._has_more
             or self._next_event(self._clock()) < self._sleep_until
         ):
             os.eventfd_write(self._kick, 1)
@@ -157,14 +161,16 @@ class SoftNic:
         return deadline if release is None else min(deadline, release)
 
     def _transmit(self, now: int) -> bool:
-        """Send bursts until there is nothing to send or the link takes no more."""
-        worked = False
+        """Send bursts until there is nothing to send, the link takes no more, or it is enough."""
+        worked = self._has_more = False
         for _ in range(_TRANSMIT_ROUNDS):
             if self._tx.count == 0 and self._engine.transmit(self._tx, now) == 0:
                 break
             worked = True
             if not self._send():
                 break
+        else:
+            self._has_more = True
         return worked
 
     def _send(self) -> bool:
@@ -194,10 +200,17 @@ class SoftNic:
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """The NIC stays with the parent: here it sends and receives nothing any more."""
+        """The NIC stays with the parent: here it sends and receives nothing any more.
+
+        The child gives its copies of the descriptors back, or it would hold port and interface
+        when the parent has closed them.
+        """
         self._lock = threading.RLock()
         self._held = threading.Condition(self._lock)
-        self.closed = True
+        if not self.closed:
+            self.closed = True
+            self._link.close()
+            os.close(self._kick)
 
     def close(self) -> None:
         """Close link and descriptors; sleepers wake up."""

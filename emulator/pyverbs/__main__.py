@@ -12,7 +12,7 @@ from types import ModuleType
 
 import click
 
-from emulator.nic.links import RAW, open_raw_link
+from emulator.nic.links import RAW, LinkPlace, open_link
 from emulator.pyverbs.config import FabricConfig
 from emulator.pyverbs.loader import installed
 from host_driver.self_test import self_test
@@ -40,7 +40,12 @@ class _Run:
     context_settings={"allow_interspersed_args": False},
 )
 @click.option("--devices", type=int, help="Number of devices; 1 by default.")
-@click.option("--mtu", "mtu_bytes", type=int, help="Path MTU in bytes; 4096 by default.")
+@click.option(
+    "--mtu",
+    "mtu_bytes",
+    type=int,
+    help="Largest path MTU; by default what the interface holds.",
+)
 @click.option("--link", help="What carries packets: udp (the default), or raw for RoCEv2 proper.")
 @click.option("--interface", help="Interface of the raw link, such as eth0.")
 @click.option("--listen", help="Address and UDP port of the first device; 127.0.0.1:0 by default.")
@@ -93,7 +98,8 @@ def _require_link(config: FabricConfig) -> None:
     if config.link != RAW:
         return
     try:
-        open_raw_link(config.interface, config.mtu_bytes)[0].close()
+        place = LinkPlace(config.link, config.interface, config.endpoint(0), config.mtu_bytes)
+        open_link(place)[0].close()
     except ConfigError as error:
         click.UsageError(str(error)).show()
         sys.exit(2)

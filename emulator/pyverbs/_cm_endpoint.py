@@ -32,6 +32,7 @@ from emulator.pyverbs._cm_terms import (
     connected_attributes,
     datagram_attributes,
     initial_attributes,
+    path_mtu_fault,
     path_record,
     path_to,
 )
@@ -44,7 +45,7 @@ from emulator.roce.attributes import QpMask
 from emulator.wire.cm import RejectReason, Rep, Req, SidrStatus
 from emulator.wire.ip_cm import IpCmHeader, PortSpace, service_id
 from kvlane.errors import VerbsError
-from kvlane.verbs.enums import Mtu, QpState
+from kvlane.verbs.enums import QpState
 
 _E = rdma_cm_event_type
 _PSN_BITS = 24
@@ -168,6 +169,7 @@ class Endpoint:
                 manager.answer_service(comm_id, qpn, UDP_QKEY, data, service.now())
             return
         terms, asked = self._agreed(failed), param or ConnParam.largest()
+        self._require_path_mtu(comm_id, terms, failed)
         terms.responder_resources = resources(asked.responder_resources, terms.responder_resources)
         terms.initiator_depth = min(
             terms.initiator_depth, resources(asked.initiator_depth, terms.initiator_depth)
@@ -190,6 +192,16 @@ class Endpoint:
         )
         with verbs_errors(failed), service.manager() as manager:
             manager.accept(comm_id, rep, service.now(), self.ece.options)
+
+    def _require_path_mtu(self, comm_id: int, terms: Terms, failed: str) -> None:
+        """Refuse a path whose packets the port does not take (IBTA 1.7 section 12.6.7.2)."""
+        fault = path_mtu_fault(terms.path_mtu, self.port.mtu)
+        if not fault:
+            return
+        with verbs_errors(failed), self.service.manager() as manager:
+            reason = RejectReason.INVALID_PATH_MTU
+            manager.reject(comm_id, b"", self.service.now(), reason)
+        raise PyverbsRDMAError(f"{failed}: {fault}", errno.EINVAL)
 
     # Active side
 
@@ -220,7 +232,7 @@ class Endpoint:
     def _request(self, gid: bytes, param: ConnParam | None, qpn: int) -> None:
         asked = param or ConnParam.largest()
         terms = Terms(gid, self.service.rng.getrandbits(_PSN_BITS))
-        terms.path_mtu = int(Mtu.from_bytes_size(self.port.config.mtu_bytes))
+        terms.path_mtu = int(self.port.mtu)
         terms.responder_resources = resources(asked.responder_resources)
         terms.initiator_depth = resources(asked.initiator_depth)
         terms.retry_count = asked.retry_count

@@ -102,6 +102,18 @@ class Terms:
         self.vendor_id, self.options = rep.vendor_id, options
 
 
+def path_mtu_fault(path_mtu: int, port_mtu: Mtu) -> str:
+    """Why a path MTU that a peer proposes cannot be used; empty when it can."""
+    known = path_mtu in list(Mtu)
+    if known and path_mtu <= port_mtu:
+        return ""
+    proposed = f"{Mtu(path_mtu).nbytes} bytes" if known else f"code {path_mtu}, which is none"
+    return (
+        f"the peer proposes a path MTU of {proposed}, and the port has {port_mtu.nbytes} bytes; "
+        f"give the peer's device this MTU"
+    )
+
+
 def initial_attributes(space: PortSpace) -> tuple[QPAttr, int]:
     """What brings a queue pair to INIT, and the mask that names it."""
     kind = QpType.UD if space == PortSpace.UDP else QpType.RC

@@ -77,6 +77,7 @@ def put_destination(record: Any, wr: SendWR, port: Port) -> None:
     record.ud_local_hi, record.ud_local_lo = gid_halves(port.gids[path.sgid_index])
     record.ud_port = port.udp_port_of(path.dgid)
     record.ud_traffic_class = path.traffic_class
+    record.ud_flow_label = path.flow_label
     record.ud_qpn = wr.remote_qpn
     record.ud_qkey = wr.remote_qkey
 

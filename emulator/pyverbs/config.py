@@ -8,10 +8,20 @@ from pathlib import Path
 
 from emulator.link.addressing import Addressing, MappedAddressing, VirtualAddressing
 from emulator.link.faults import FaultPlan
-from emulator.nic.links import INTERFACE_DOC, LINK_DOC, LINKS, RAW, UDP, require_interface
+from emulator.nic.links import (
+    AUTO_MTU,
+    INTERFACE_DOC,
+    LINK_DOC,
+    LINKS,
+    MTU_DOC,
+    MTU_RULE,
+    RAW,
+    UDP,
+    require_interface,
+    require_mtu,
+)
 from kvlane.config import parse_endpoint, setting
 from kvlane.errors import ConfigError
-from kvlane.verbs.enums import Mtu
 
 MAX_DEVICES = 64
 MAX_PORT = 65535
@@ -41,7 +51,7 @@ class FabricConfig:
         "addresses of the interface.",
         choices=tuple(ADDRESSING),
     )
-    mtu_bytes: int = setting(4096, "Path MTU of the port: 256, 512, 1024, 2048 or 4096.")
+    mtu_bytes: int = setting(AUTO_MTU, MTU_DOC, rule=MTU_RULE)
     congestion_bps: int = setting(
         0,
         "Line rate of the port in bit/s, from which congestion control (DCQCN) slows down when "
@@ -68,10 +78,7 @@ class FabricConfig:
 
     def validate(self) -> None:
         """Relations and values; ``ConfigError`` names what to write instead."""
-        try:
-            Mtu.from_bytes_size(self.mtu_bytes)
-        except ValueError as error:
-            raise ConfigError(f"mtu_bytes: {error}") from None
+        require_mtu(self.mtu_bytes)
         if self.endpoint(max(0, self.devices - 1))[1] > MAX_PORT:
             raise ConfigError(f"listen: {self.devices} devices need ports up to {MAX_PORT}")
         require_interface(self.link, self.interface)

@@ -9,8 +9,10 @@ A forked child starts without open ports and opens its own.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import secrets
+import select
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,10 +20,8 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from emulator.link.faults import FaultPlan
-from emulator.link.frames import Link
-from emulator.link.udp import UdpLink
 from emulator.nic.assembly import NicParts, assemble_nic
-from emulator.nic.links import RAW, open_raw_link
+from emulator.nic.links import LinkPlace, open_link
 from emulator.nic.softnic import SoftNic
 from emulator.pyverbs.config import ADDRESSING, FabricConfig
 from emulator.roce.engine import DEFAULT_PKEY, AsyncEvent
@@ -68,15 +68,34 @@ class EventQueue(Generic[T]):
 
     def get(self) -> T:
         """The oldest; waits unless the program has made ``fd`` non-blocking (EAGAIN then)."""
-        os.eventfd_read(self.fd)
-        return self._items.popleft()
+        while True:
+            with self._lock:
+                self._take_count()
+                if self._items:
+                    return self._items.popleft()
+                if not os.get_blocking(self.fd):
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            self._await()
+
+    def _await(self) -> None:
+        """Sleep until ``fd`` is readable. What made it so may be gone again afterwards."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        poller.poll()
+
+    def _take_count(self) -> None:
+        """One item less is to be read; never waits, as whoever calls holds the lock."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        if poller.poll(0):
+            os.eventfd_read(self.fd)
 
     def discard(self, is_stale: Callable[[T], bool]) -> None:
         """Forget what has been put about something that has gone."""
         with self._lock:
             for item in [item for item in self._items if is_stale(item)]:
                 self._items.remove(item)
-                os.eventfd_read(self.fd)
+                self._take_count()
 
     def close(self) -> None:
         """Close the descriptor; what comes later is discarded."""
@@ -132,7 +151,7 @@ class Port:
     def __init__(self, device: RdmaDevice) -> None:
         self.device = device
         self.config = device.config
-        self.nic = _open_nic(device)
+        self.nic, self.mtu = _open_nic(device)
         self.gids: list[bytes] = list(self.nic.link.gids)
         """The GID table: 16 bytes each."""
         self.pkeys: list[int] = [DEFAULT_PKEY]
@@ -298,26 +317,23 @@ def _bury() -> None:
             _graves.popleft().close()
 
 
-def _open_link(config: FabricConfig, index: int, *, in_child: bool) -> Link:
-    if config.link == RAW:
-        return open_raw_link(config.interface, config.mtu_bytes)[0]
-    host, port = config.endpoint(index, in_child=in_child)
-    return UdpLink(host, port, addressing=ADDRESSING[config.addressing]())
-
-
-def _open_nic(device: RdmaDevice) -> SoftNic:
+def _open_nic(device: RdmaDevice) -> tuple[SoftNic, Mtu]:
+    """The NIC of a device, and the MTU of its port."""
     config, index = device.config, device.index
     in_child = bool(_left_to_parent)
-    link = _open_link(config, index, in_child=in_child)
+    place = LinkPlace(
+        config.link, config.interface, config.endpoint(index, in_child=in_child), config.mtu_bytes
+    )
+    link, mtu, _ = open_link(place, ADDRESSING[config.addressing]())
     parts = NicParts(
         faults=FaultPlan.parse(config.faults),
         pcap=config.record_path(config.pcap, device.name, in_child=in_child),
         trace=config.record_path(config.trace, device.name, in_child=in_child),
         congestion_bps=config.congestion_bps,
-        mtu=Mtu.from_bytes_size(config.mtu_bytes),
+        mtu=mtu,
     )
     seed = config.seed + index if config.seed else secrets.randbits(64)
-    return assemble_nic(link, parts, seed)
+    return assemble_nic(link, parts, seed), mtu
 
 
 def _before_fork() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce._byte_kernels import add_wrapping, load_word, store_word
+from emulator.roce._word_kernels import add_wrapping, load_word, store_word
 from emulator.roce.state import MAX_RD_ATOMIC, atomic_result_at
 from kvlane.jit import kernel
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from emulator.roce._byte_kernels import get_be64, store_word
 from emulator.roce._completion_kernels import complete_send, fail_send
 from emulator.roce._memory_kernels import scatter
 from emulator.roce._psn_kernels import psn_add, psn_diff, psn_span
@@ -18,7 +17,9 @@ from emulator.roce._requester_kernels import (
     spend_retry,
     wants_response,
 )
+from emulator.roce._word_kernels import store_word
 from emulator.roce.state import counters_at, wqe_at
+from emulator.wire._byte_kernels import get_be64
 from emulator.wire.aeth import RNR_TIMER_NS, NakCode, SyndromeClass
 from kvlane.jit import kernel
 from kvlane.verbs.enums import AccessFlags, QpState, WcStatus, WrOpcode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce._byte_kernels import get_be, put_be
 from emulator.roce._completion_kernels import (
     WC_GRH,
     WC_WITH_IMM,
@@ -16,6 +15,7 @@ from emulator.roce._emit_kernels import DETH_BYTES, IMM_BYTES
 from emulator.roce._memory_kernels import scatter, sges_allowed
 from emulator.roce._receive_queue_kernels import receive_domain, take_receive
 from emulator.roce.state import counters_at, rqe_at
+from emulator.wire._byte_kernels import get_be, put_be
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce._byte_kernels import put_be
 from emulator.roce.state import MAX_FRAME_BYTES, counters_at, frame_at
+from emulator.wire._byte_kernels import put_be
 from emulator.wire._icrc_kernels import frame_icrc
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at
@@ -28,6 +28,8 @@ SOLICITED = 0x80
 _MIGREQ = 0x40
 """MIGRATED, as HCAs send it; soft-RoCE sends 0 and receivers take both."""
 _DONT_FRAGMENT = 0x4000
+_FLOW_LABEL = 0xFFFFF
+"""20 bits (RFC 6437)."""
 _ECT0 = 2
 """ECN capable transport (RFC 3168)."""
 
@@ -72,15 +74,18 @@ def begin_frame(nic: Any, qp: Any, opcode: int, psn: int, ack_request: bool) -> 
 
 
 @kernel
-def entropy_port(local_qpn: int, remote_qpn: int) -> int:
-    """UDP source port of a flow, 0xC000 and up, the same from both ends.
+def entropy_port(flow_label: int, local_qpn: int, remote_qpn: int) -> int:
+    """UDP source port of a flow, 0xC000 and up.
 
-    It is Linux's ``rdma_flow_label`` and ``rdma_flow_label_to_udp_sport``.
+    It folds the flow label, or without one (0) what both ends compute alike from their numbers:
+    Linux's ``rdma_get_udp_sport``, ``rdma_calc_flow_label`` and ``rdma_flow_label_to_udp_sport``.
     """
-    flow = local_qpn * remote_qpn
-    flow ^= flow >> 20
-    flow ^= flow >> 40
-    flow &= 0xFFFFF
+    flow = flow_label
+    if flow == 0:
+        flow = local_qpn * remote_qpn
+        flow ^= flow >> 20
+        flow ^= flow >> 40
+    flow &= _FLOW_LABEL
     return ((flow & 0x3FFF) ^ ((flow & 0xFC000) >> 14)) | 0xC000
 
 
@@ -95,8 +100,9 @@ def redirect_frame(nic: Any, qp: Any, address: int, wqe: Any) -> None:
     frame.dst_hi = wqe.ud_hi
     frame.dst_lo = wqe.ud_lo
     frame.dst_port = wqe.ud_port
+    frame.flow_label = wqe.ud_flow_label & _FLOW_LABEL
     if nic.source_port == 0:
-        frame.src_port = entropy_port(qp.qpn, wqe.ud_qpn)
+        frame.src_port = entropy_port(frame.flow_label, qp.qpn, wqe.ud_qpn)
     frame.tos = (wqe.ud_traffic_class & 0xFC) | (frame.tos & 3)
 
 

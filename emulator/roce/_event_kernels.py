@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce.state import MAX_EVENTS, event_at
+from emulator.roce.state import MAX_EVENTS, counters_at, event_at
 from kvlane.jit import kernel
 
 
 @kernel
 def push_event(nic: Any, event: int, subject: int) -> None:
-    """Tell of ``event`` about the QP, CQ or SRQ of index ``subject``; dropped when full."""
+    """Tell of ``event`` about the QP, CQ or SRQ of index ``subject``; lost when full."""
     if nic.event_tail - nic.event_head >= MAX_EVENTS:
+        counters_at(nic.counters, 0).events_lost += 1
         return
     entry = event_at(nic.events, nic.event_tail % MAX_EVENTS)
     entry.event = event

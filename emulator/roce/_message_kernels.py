@@ -12,7 +12,6 @@ from emulator.roce._answer_kernels import (
     owe_nak,
     refuse,
 )
-from emulator.roce._byte_kernels import get_be, get_be64
 from emulator.roce._completion_kernels import (
     WC_WITH_IMM,
     WC_WITH_INV,
@@ -33,6 +32,7 @@ from emulator.roce.state import (
     counters_at,
     rqe_at,
 )
+from emulator.wire._byte_kernels import get_be, get_be64
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import copy
@@ -165,9 +165,9 @@ def _start_write(nic: Any, qp: Any, psn: int, reth: int) -> bool:
         refuse(nic, qp, psn, NAK_INVALID)
         return False
     # A zero-length WRITE checks no key (IBTA 1.7 C9-88).
-    if qp.write_left > 0 and (
-        (qp.access & _REMOTE_WRITE) == 0
-        or host_address(nic, qp, qp.write_rkey, qp.write_addr, qp.write_left, _REMOTE_WRITE) == 0
+    if (
+        qp.write_left > 0
+        and host_address(nic, qp, qp.write_rkey, qp.write_addr, qp.write_left, _REMOTE_WRITE) == 0
     ):
         refuse(nic, qp, psn, NAK_ACCESS)
         return False
@@ -214,11 +214,16 @@ def _finish_message(nic: Any, qp: Any, operation: int, extra: int, solicited: bo
 
 @kernel
 def _prepare_write(nic: Any, qp: Any, psn: int, operation: int, reth: int) -> bool:
-    """What a WRITE needs before its bytes are taken: a receive for an immediate, its RETH."""
+    """What a WRITE needs before its bytes are taken, in the order of IBTA 1.7 section 9.7.4.1:
+    the queue pair's permission, a receive for an immediate, its RETH."""
+    starts = is_first(operation)
+    if starts and (qp.access & _REMOTE_WRITE) == 0 and get_be(reth + 12, 4) > 0:
+        refuse(nic, qp, psn, NAK_ACCESS)
+        return False
     if _role(operation) in (_SEND_LAST_IMM, _SEND_ONLY_IMM) and not take_receive(nic, qp):
         _not_ready(nic, qp, psn)
         return False
-    if is_first(operation):
+    if starts:
         if not _start_write(nic, qp, psn, reth):
             return False
         qp.recv_offset = qp.write_left

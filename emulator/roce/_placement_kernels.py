@@ -9,12 +9,12 @@ from typing import Any
 
 from emulator.roce._answer_kernels import NAK_ACCESS, NAK_INVALID, refuse
 from emulator.roce._atomic_kernels import WORD_BYTES
-from emulator.roce._byte_kernels import get_be, get_be64, load_word, store_word
 from emulator.roce._emit_kernels import FETH_BYTES, RETH_BYTES
-from emulator.roce._job_kernels import may_queue
 from emulator.roce._memory_kernels import host_address, opened_by
-from emulator.roce._resource_kernels import keep_and_answer
-from emulator.roce.state import INBOUND_NONE, JOB_EMPTY, MAX_MESSAGE_BYTES
+from emulator.roce._resource_kernels import fault_before_length, keep_and_answer
+from emulator.roce._word_kernels import load_word, store_word
+from emulator.roce.state import JOB_EMPTY, MAX_MESSAGE_BYTES
+from emulator.wire._byte_kernels import get_be, get_be64
 from emulator.wire.feth import LEVEL_SHIFT, PLACEMENT_MASK, Placement, Selectivity
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
@@ -42,21 +42,18 @@ def take_atomic_write(nic: Any, qp: Any, psn: int, reth: int, length: int) -> bo
     """
     addr = get_be64(reth)
     announced = get_be(reth + 12, 4)
-    if (
-        qp.inbound != INBOUND_NONE
-        or announced != WORD_BYTES
-        or length != WORD_BYTES
-        or addr % WORD_BYTES != 0
-    ):
-        refuse(nic, qp, psn, NAK_INVALID)
+    fault = fault_before_length(qp, _REMOTE_WRITE)
+    misshapen = announced != WORD_BYTES or length != WORD_BYTES or addr % WORD_BYTES != 0
+    if fault == 0 and misshapen:
+        fault = NAK_INVALID
+    if fault != 0:
+        refuse(nic, qp, psn, fault)
         return False
-    target = 0
-    if (qp.access & _REMOTE_WRITE) != 0:
-        target = host_address(nic, qp, get_be(reth + 8, 4), addr, WORD_BYTES, _REMOTE_WRITE)
+    target = host_address(nic, qp, get_be(reth + 8, 4), addr, WORD_BYTES, _REMOTE_WRITE)
     if target == 0:
         refuse(nic, qp, psn, NAK_ACCESS)
         return False
-    if target % WORD_BYTES != 0 or not may_queue(qp, False):
+    if target % WORD_BYTES != 0:
         refuse(nic, qp, psn, NAK_INVALID)
         return False
     publish()
@@ -77,14 +74,27 @@ def _permission_for(placement: int) -> int:
 
 
 @kernel
-def _may_flush(nic: Any, qp: Any, access: int, level: int, reth: int) -> bool:
+def _key_opens(nic: Any, qp: Any, access: int, level: int, reth: int) -> bool:
     """Does the key open the range, or, for the whole region, anything at all?"""
-    if (qp.access & access) != access:
-        return False
     key = get_be(reth + 8, 4)
     if level == _REGION:
         return opened_by(nic, qp, key, access) != 0  # address and length mean nothing
     return host_address(nic, qp, key, get_be64(reth), get_be(reth + 12, 4), access) != 0
+
+
+@kernel
+def _flush_fault(qp: Any, placement: int, level: int, length: int) -> int:
+    """Why a FLUSH is refused whatever its key, as a syndrome; else 0."""
+    if (
+        placement == 0
+        or (placement & ~(_GLOBAL | _PERSISTENT)) != 0
+        or level not in (_RANGE, _REGION)
+    ):
+        return NAK_INVALID
+    fault = fault_before_length(qp, _permission_for(placement))
+    if fault == 0 and level == _RANGE and length > MAX_MESSAGE_BYTES:
+        fault = NAK_INVALID
+    return int(fault)
 
 
 @kernel
@@ -99,20 +109,12 @@ def take_flush(nic: Any, qp: Any, psn: int, feth: int) -> bool:
     placement = word & PLACEMENT_MASK
     level = (word >> LEVEL_SHIFT) & _LEVEL_MASK
     reth = feth + FETH_BYTES
-    if (
-        qp.inbound != INBOUND_NONE
-        or placement == 0
-        or (placement & ~(_GLOBAL | _PERSISTENT)) != 0
-        or level not in (_RANGE, _REGION)
-        or (level == _RANGE and get_be(reth + 12, 4) > MAX_MESSAGE_BYTES)
-    ):
-        refuse(nic, qp, psn, NAK_INVALID)
+    fault = _flush_fault(qp, placement, level, get_be(reth + 12, 4))
+    if fault != 0:
+        refuse(nic, qp, psn, fault)
         return False
-    if not _may_flush(nic, qp, _permission_for(placement), level, reth):
+    if not _key_opens(nic, qp, _permission_for(placement), level, reth):
         refuse(nic, qp, psn, NAK_ACCESS)
-        return False
-    if not may_queue(qp, False):
-        refuse(nic, qp, psn, NAK_INVALID)
         return False
     publish()
     keep_and_answer(qp, _FLUSH, psn, JOB_EMPTY, 0)

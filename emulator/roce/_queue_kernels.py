@@ -49,12 +49,35 @@ def _room_to_send(qp: Any, wanted: int) -> int:
 
 
 @kernel
+def _flush_posted_sends(nic: Any, qp: Any, requests: Any) -> None:
+    """Complete what is posted to a send queue in error (IBTA 1.7 section 10.3.1.7)."""
+    for i in range(len(requests)):
+        opcode = wc_opcode_of(requests[i].opcode)
+        push_cqe(nic, qp.send_cq, qp, requests[i].wr_id, _FLUSHED, opcode)
+    end_users_of_failed_cqs(nic)
+
+
+@kernel
+def _flush_posted_receives(nic: Any, qp: Any, requests: Any) -> None:
+    """Complete what is posted to a receive queue in error (IBTA 1.7 section 10.3.1.7)."""
+    for i in range(len(requests)):
+        push_cqe(nic, qp.recv_cq, qp, requests[i].wr_id, _FLUSHED, _RECV)
+    end_users_of_failed_cqs(nic)
+
+
+@kernel
 def post_send(nic: Any, index: int, requests: Any) -> int:
-    """Append SEND_WR records, all or none; ``POSTED``, ``WRONG_STATE`` or ``QUEUE_FULL``."""
+    """Append SEND_WR records, all or none; ``POSTED``, ``WRONG_STATE`` or ``QUEUE_FULL``.
+
+    In SQE and ERR they are flushed at once, as by ``post_work``.
+    """
     qp = qp_at(nic.qps, index)
     result = _room_to_send(qp, len(requests))
-    if result != POSTED or qp.state in (_SQE, _ERR):
-        return result if result != POSTED else WRONG_STATE
+    if result != POSTED:
+        return result
+    if qp.state in (_SQE, _ERR):
+        _flush_posted_sends(nic, qp, requests)
+        return POSTED
     for i in range(len(requests)):
         request = requests[i]
         wqe = wqe_at(qp.sq, qp.sq_tail % qp.sq_size)
@@ -76,12 +99,16 @@ def post_send(nic: Any, index: int, requests: Any) -> int:
 
 @kernel
 def post_recv(nic: Any, index: int, requests: Any) -> int:
-    """Append RECV_WR records, all or none; the results of ``post_send``."""
+    """Append RECV_WR records, all or none; the results of ``post_send``. In ERR they are
+    flushed at once, as by ``post_receives``."""
     qp = qp_at(nic.qps, index)
-    if qp.state in (_RESET, _ERR):
+    if qp.state == _RESET:
         return WRONG_STATE
     if len(requests) > qp.rq_size - (qp.rq_tail - qp.rq_head):
         return QUEUE_FULL
+    if qp.state == _ERR:
+        _flush_posted_receives(nic, qp, requests)
+        return POSTED
     for i in range(len(requests)):
         request = requests[i]
         rqe = rqe_at(qp.rq, qp.rq_tail % qp.rq_size)
@@ -117,6 +144,7 @@ def _copy_wqe(wqe: Any, work: Any) -> None:
     wqe.ud_qpn = work.ud_qpn
     wqe.ud_qkey = work.ud_qkey
     wqe.ud_traffic_class = work.ud_traffic_class
+    wqe.ud_flow_label = work.ud_flow_label
     wqe.mw_key = work.mw_key
     wqe.mw_new_key = work.mw_new_key
     wqe.mw_lkey = work.mw_lkey
@@ -162,10 +190,7 @@ def post_work(nic: Any, index: int, works: Any) -> int:
         if not _is_sound(works[i]):
             return UNSOUND
     if qp.state in (_SQE, _ERR):
-        for i in range(len(works)):
-            opcode = wc_opcode_of(works[i].opcode)
-            push_cqe(nic, qp.send_cq, qp, works[i].wr_id, _FLUSHED, opcode)
-        end_users_of_failed_cqs(nic)
+        _flush_posted_sends(nic, qp, works)
         return POSTED
     for i in range(len(works)):
         work = works[i]
@@ -192,9 +217,7 @@ def post_receives(nic: Any, index: int, entries: Any) -> int:
         if not _is_sound(entries[i]):
             return UNSOUND
     if qp.state == _ERR:
-        for i in range(len(entries)):
-            push_cqe(nic, qp.recv_cq, qp, entries[i].wr_id, _FLUSHED, _RECV)
-        end_users_of_failed_cqs(nic)
+        _flush_posted_receives(nic, qp, entries)
         return POSTED
     for i in range(len(entries)):
         copy_rqe(rqe_at(qp.rq, qp.rq_tail % qp.rq_size), entries[i])

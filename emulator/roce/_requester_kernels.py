@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce._byte_kernels import put_be
 from emulator.roce._completion_kernels import complete_send, fail_send
 from emulator.roce._emit_kernels import (
     ATOMIC_ETH_BYTES,
@@ -26,6 +25,7 @@ from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import packets_of, psn_add, psn_diff, psn_span
 from emulator.roce._window_kernels import bind_window, invalidate_window
 from emulator.roce.state import MAX_MESSAGE_BYTES, counters_at, wqe_at
+from emulator.wire._byte_kernels import put_be
 from emulator.wire.opcode import Opcode, Transport
 from kvlane.jit import kernel
 from kvlane.verbs.enums import (
@@ -436,7 +436,11 @@ def _emit_datagram(nic: Any, qp: Any, wqe: Any) -> bool:
 
 @kernel
 def _emit(nic: Any, qp: Any, wqe: Any) -> bool:
-    """The next packet of a work request, by its kind; False when the queue pair has failed."""
+    """The next packet of a work request, by its kind; False when its memory has gone.
+
+    Like every error this waits until it is the oldest. The wait has a timer: the last packet
+    of whatever is older has asked for its acknowledgement, or is a request for a response.
+    """
     if wqe.opcode == _READ:
         _emit_read_request(nic, qp, wqe)
         return True
@@ -452,7 +456,8 @@ def _emit(nic: Any, qp: Any, wqe: Any) -> bool:
         sent = _emit_datagram(nic, qp, wqe) if qp.kind == _UD else _emit_data(nic, qp, wqe)
     if not sent:
         # Whatever of it is under way, its memory is gone: this ends the queue pair.
-        fail_send(nic, qp, _LOC_PROT_ERR)
+        if qp.sq_next == qp.sq_head:
+            fail_send(nic, qp, _LOC_PROT_ERR)
         return False
     if qp.kind != _RC:
         qp.una_psn = qp.tx_psn  # nobody acknowledges it: sent is done
@@ -462,11 +467,21 @@ def _emit(nic: Any, qp: Any, wqe: Any) -> bool:
 
 
 @kernel
+def is_draining(qp: Any) -> bool:
+    """In SQD: is begun work left (IBTA 1.7 section 10.3.1.5)?
+
+    What has gone out does not tell: after going back, and while it waits for a receiver that
+    is not ready, for instance, nothing is under way.
+    """
+    if qp.state != _SQD or qp.sq_head >= qp.sq_tail:
+        return False
+    return bool(wqe_at(qp.sq, qp.sq_head % qp.sq_size).assigned != 0)
+
+
+@kernel
 def _tell_drained(nic: Any, qp: Any) -> None:
     """In SQD, once no begun work is left, the consumer is told (IBTA 1.7 10.3.1.5)."""
-    if qp.state != _SQD or qp.drain_notify == 0:
-        return
-    if qp.sq_head < qp.sq_tail and wqe_at(qp.sq, qp.sq_head % qp.sq_size).assigned != 0:
+    if qp.state != _SQD or qp.drain_notify == 0 or is_draining(qp):
         return
     qp.drain_notify = 0
     push_event(nic, _SQ_DRAINED, qp.qpn)
@@ -498,14 +513,14 @@ def transmit_requests(nic: Any, qp: Any, now: int, quota: int) -> int:
         if not _may_transmit(qp, wqe):
             break
         fresh = qp.tx_psn == qp.high_psn
-        if not fresh:
-            counters_at(nic.counters, 0).retransmitted_packets += 1
         before = nic.tx_bytes
         if not _emit(nic, qp, wqe):
             break
         spend_pace(qp, nic.tx_bytes - before, now)
         if fresh:
             qp.high_psn = qp.tx_psn
+        else:
+            counters_at(nic.counters, 0).retransmitted_packets += 1
         emitted += 1
     if emitted > 0 and qp.ack_deadline == 0:
         arm_ack_timer(qp, now)

@@ -6,7 +6,6 @@ from typing import Any
 
 from emulator.roce._answer_kernels import NAK_ACCESS, NAK_INVALID, answered_by_response, refuse
 from emulator.roce._atomic_kernels import WORD_BYTES, execute_atomic, keep_result, kept_result
-from emulator.roce._byte_kernels import get_be, get_be64
 from emulator.roce._job_kernels import may_queue, queue_answer, queue_read
 from emulator.roce._memory_kernels import host_address
 from emulator.roce._psn_kernels import packets_of, psn_span
@@ -19,6 +18,7 @@ from emulator.roce.state import (
     MAX_MESSAGE_BYTES,
     atomic_result_at,
 )
+from emulator.wire._byte_kernels import get_be, get_be64
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
 from kvlane.verbs.enums import AccessFlags
@@ -40,6 +40,35 @@ def _refuse_repeated(qp: Any, psn: int, syndrome: int) -> None:
 
 
 @kernel
+def fault_before_length(qp: Any, access: int) -> int:
+    """Why a request that a response answers is refused before anybody looks at what it names,
+    as a syndrome; else 0. Its place among the others, what the queue pair grants, and a
+    responder resource come before length and key (IBTA 1.7 section 9.7.4.1)."""
+    if qp.inbound != INBOUND_NONE:
+        return NAK_INVALID
+    if (qp.access & access) != access:
+        return NAK_ACCESS
+    return 0 if may_queue(qp, False) else NAK_INVALID
+
+
+@kernel
+def _read_fault(nic: Any, qp: Any, addr: int, rkey: int, length: int, duplicate: bool) -> int:
+    """Why a READ is refused, as a syndrome; else 0. One of nothing needs no permission (C9-88)."""
+    needed = _REMOTE_READ if length > 0 else 0
+    if not duplicate:
+        fault = fault_before_length(qp, needed)
+        if fault != 0:
+            return fault
+    elif (qp.access & needed) != needed:
+        return NAK_ACCESS
+    if length > MAX_MESSAGE_BYTES:
+        return NAK_INVALID
+    if length > 0 and host_address(nic, qp, rkey, addr, length, _REMOTE_READ) == 0:
+        return NAK_ACCESS
+    return 0
+
+
+@kernel
 def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
     """Accept a READ request; return the PSNs it consumes, 0 when it was refused.
 
@@ -51,21 +80,14 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
     packets = packets_of(length, qp.mtu)
     if duplicate and packets > psn_span(qp.expected_psn, psn):
         return 0  # asks for more than it once did: not a repetition, dropped
-    if length > MAX_MESSAGE_BYTES or (not duplicate and qp.inbound != INBOUND_NONE):
-        refuse(nic, qp, psn, NAK_INVALID)
-        return 0
-    if length > 0 and (
-        (qp.access & _REMOTE_READ) == 0
-        or host_address(nic, qp, rkey, addr, length, _REMOTE_READ) == 0
-    ):
-        if duplicate:
-            _refuse_repeated(qp, psn, NAK_ACCESS)
-        else:
-            refuse(nic, qp, psn, NAK_ACCESS)
+    fault = _read_fault(nic, qp, addr, rkey, length, duplicate)
+    if fault != 0:
+        if not duplicate:
+            refuse(nic, qp, psn, fault)
+        elif fault == NAK_ACCESS:
+            _refuse_repeated(qp, psn, fault)
         return 0
     if not queue_read(qp, psn, addr, rkey, length, duplicate):
-        if not duplicate:
-            refuse(nic, qp, psn, NAK_INVALID)
         return 0
     if not duplicate:
         answered_by_response(qp)
@@ -76,17 +98,15 @@ def take_read(nic: Any, qp: Any, psn: int, reth: int, duplicate: bool) -> int:
 def take_atomic(nic: Any, qp: Any, operation: int, psn: int, header: int) -> bool:
     """Execute an atomic, exactly once; False when it was refused (IBTA 1.7 section 9.4.5)."""
     addr = get_be64(header)
-    if qp.inbound != INBOUND_NONE or addr % WORD_BYTES != 0:
-        refuse(nic, qp, psn, NAK_INVALID)
+    fault = fault_before_length(qp, _REMOTE_ATOMIC)
+    if fault == 0 and addr % WORD_BYTES != 0:
+        fault = NAK_INVALID
+    if fault != 0:
+        refuse(nic, qp, psn, fault)
         return False
-    target = 0
-    if (qp.access & _REMOTE_ATOMIC) != 0:
-        target = host_address(nic, qp, get_be(header + 8, 4), addr, WORD_BYTES, _REMOTE_ATOMIC)
+    target = host_address(nic, qp, get_be(header + 8, 4), addr, WORD_BYTES, _REMOTE_ATOMIC)
     if target == 0:
         refuse(nic, qp, psn, NAK_ACCESS)
-        return False
-    if not may_queue(qp, False):
-        refuse(nic, qp, psn, NAK_INVALID)
         return False
     value = execute_atomic(
         target, operation == _COMPARE_SWAP, get_be64(header + 12), get_be64(header + 20)

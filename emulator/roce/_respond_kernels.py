@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce._byte_kernels import put_be
 from emulator.roce._completion_kernels import enter_error, stop_answering
 from emulator.roce._emit_kernels import (
     AETH_BYTES,
@@ -28,6 +27,7 @@ from emulator.roce.state import (
     frame_at,
     job_at,
 )
+from emulator.wire._byte_kernels import put_be
 from emulator.wire.aeth import UNLIMITED_CREDITS, NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel

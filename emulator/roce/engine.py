@@ -61,7 +61,6 @@ class RoceEngine:
         self,
         *,
         gid: bytes,
-        udp_port: int,
         source_port: int,
         window_bytes: int,
         rng: Rng,
@@ -88,9 +87,9 @@ class RoceEngine:
         self._scratch = np.zeros(_SCRATCH_BYTES, np.uint8)
         self._tx: Burst | None = None
         self._observer: EngineObserver | None = None
-        self._init_nic(udp_port, source_port)
+        self._init_nic(source_port)
 
-    def _init_nic(self, udp_port: int, source_port: int) -> None:
+    def _init_nic(self, source_port: int) -> None:
         nic = self._state
         nic.qps = self.qps.table.ctypes.data
         nic.qp_capacity = self.limits.max_qps
@@ -101,7 +100,6 @@ class RoceEngine:
         nic.counters = self._counters.ctypes.data
         nic.events = self._events.ctypes.data
         nic.scratch = self._scratch.ctypes.data
-        nic.udp_port = udp_port
         nic.source_port = source_port
         nic.pkey = DEFAULT_PKEY
         nic.port_mtu = self.port_mtu.nbytes

@@ -24,6 +24,7 @@ from emulator.roce._queue_kernels import (
     post_work,
     purge_cq,
 )
+from emulator.roce._requester_kernels import is_draining
 from emulator.roce.attribute_limits import require_values
 from emulator.roce.attributes import QpAttributes, QpCaps, QpMask, require_modify
 from emulator.roce.congestion.state import CC_WORDS, CongestionAlgorithm
@@ -168,6 +169,14 @@ class QpTable:
         self._memory.pop(index)
         self._attributes.pop(index)
         self._caps.pop(index)
+        self._forget_free_end()
+
+    def _forget_free_end(self) -> None:
+        """Free records behind the last used one cost every burst a look: no more of them."""
+        used = int(self._nic.qp_high)
+        while used > 0 and not self.table[used - 1].in_use:
+            used -= 1
+        self._nic.qp_high = used
 
     def fail(self, index: int) -> None:
         """To ERR, flushing both queues."""
@@ -186,9 +195,8 @@ class QpTable:
         return int(self.table[index].qpn)
 
     def is_draining(self, index: int) -> bool:
-        """In SQD: are requests still unacknowledged?"""
-        qp = self.table[index]
-        return bool(qp.state == int(QpState.SQD) and qp.tx_psn != qp.una_psn)
+        """In SQD: is work that has begun still to be finished?"""
+        return bool(is_draining(self.table[index]))
 
     def draw_psn(self) -> int:
         """A first PSN for a new connection."""
@@ -291,7 +299,8 @@ class QpTable:
     def _choose_source_port(self, index: int) -> None:
         qp = self.table[index]
         fixed = int(self._nic.source_port)
-        qp.source_port = fixed or int(entropy_port(int(qp.qpn), int(qp.remote_qpn)))
+        flow = entropy_port(int(qp.flow_label), int(qp.qpn), int(qp.remote_qpn))
+        qp.source_port = fixed or int(flow)
         if qp.kind == QpType.UD and not qp.mtu:
             self._apply_datagram_limits(index)
 
@@ -307,15 +316,15 @@ class QpTable:
     # Posting
 
     def post_send(self, index: int, requests: RecordArray) -> None:
-        """Post SEND_WR records, all or none."""
+        """Post SEND_WR records, all or none; in SQE and ERR they are flushed at once."""
         self._require_posted(post_send(self._nic, index, requests), index)
 
     def post_work(self, index: int, works: RecordArray) -> None:
-        """Post WQE records, all or none; in ERR they are flushed at once."""
+        """Post WQE records, all or none; in SQE and ERR they are flushed at once."""
         self._require_posted(post_work(self._nic, index, works), index)
 
     def post_recv(self, index: int, requests: RecordArray) -> None:
-        """Post RECV_WR records, all or none."""
+        """Post RECV_WR records, all or none; in ERR they are flushed at once."""
         self._require_posted(post_recv(self._nic, index, requests), index)
 
     def post_receives(self, index: int, entries: RecordArray) -> None:

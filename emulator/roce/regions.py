@@ -36,9 +36,7 @@ class RegionTable:
         key = self._new_key(MR_REGION, pd)
         mr = self.table[key >> 8]
         mr.host_addr = addr
-        mr.addr = addr if iova is None else iova
-        if access & AccessFlags.ZERO_BASED:
-            mr.addr = 0
+        mr.addr = _first_address(access, addr if iova is None else iova)
         mr.length = length
         mr.access = int(access)
         mr.key = key
@@ -61,17 +59,21 @@ class RegionTable:
     ) -> None:
         """Change parts of a region in place (``ibv_rereg_mr``); the key stays.
 
-        ``memory`` is address, length and owner.
+        ``memory`` is address, length and owner. Addresses count from nought for as long as
+        the access says so: a change of access that adds or drops that renames them.
         """
         mr = self._entry(key, "region")
         if access is not None:
             _require_sensible(access)
+            if (int(mr.access) ^ access) & AccessFlags.ZERO_BASED:
+                mr.addr = _first_address(access, int(mr.host_addr))
             mr.access = int(access)
         if pd is not None:
             mr.pd = pd
         if memory is not None:
             addr, length, owner = memory
-            mr.host_addr = mr.addr = addr
+            mr.host_addr = addr
+            mr.addr = _first_address(int(mr.access), addr)
             mr.length = length
             self._owners[key] = owner
             self._close_windows(key)
@@ -120,6 +122,11 @@ class RegionTable:
         self.table[index].kind = kind
         self.table[index].pd = pd
         return (index << 8) | tag
+
+
+def _first_address(access: int, addr: int) -> int:
+    """How peers and work requests name the first byte."""
+    return 0 if access & AccessFlags.ZERO_BASED else addr
 
 
 def _require_sensible(access: int) -> None:

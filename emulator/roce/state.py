@@ -39,7 +39,7 @@ NIC = _fields(
     "now",  # when the engine was last called with frames or for frames, ns
     "qps",  # address of the QP table
     "qp_capacity",  # a power of two
-    "qp_high",  # QPs ever used lie below this index
+    "qp_high",  # all QPs in use lie below this index
     "cqs",
     "srqs",
     "mrs",
@@ -51,7 +51,6 @@ NIC = _fields(
     "cq_errors",  # completions lost since the queue pairs of failed queues were ended
     "cq_events",  # completion queues that have become ready since they were armed
     "counters",
-    "udp_port",
     "source_port",  # of every frame; 0 = by flow
     "pkey",
     "port_mtu",  # payload of the longest packet, bytes
@@ -104,6 +103,7 @@ COUNTER_NAMES = (
     "resp_cqe_error",
     "retransmitted_packets",
     "cq_overflow",
+    "events_lost",  # nobody had fetched MAX_EVENTS before them
     "np_ecn_marked_roce_packets",
     "np_cnp_sent",
     "rp_cnp_handled",
@@ -231,6 +231,7 @@ WQE = np.dtype(
         ("ud_qpn", "i8"),
         ("ud_qkey", "i8"),
         ("ud_traffic_class", "i8"),
+        ("ud_flow_label", "i8"),
         ("mw_key", "i8"),  # BIND_MW: the window, its new key, what it opens
         ("mw_new_key", "i8"),
         ("mw_lkey", "i8"),
@@ -301,7 +302,6 @@ MR = _fields(
     "kind",  # MR_*
     "qpn",  # the QP that a type 2 window is bound to
     "region",  # key of the region that a window is bound to, 0 = to none
-    "zero_based",
 )
 """``key`` 0 marks a free entry; its upper 24 bits are the index, the lower 8 a tag."""
 

@@ -59,6 +59,8 @@ _SENDING = (int(QpState.RTS), int(QpState.SQD), int(QpState.SQE))
 _IMPLIED = "IMPLIED"
 _RNR = "RNR"
 _TIMEOUT = "TIMEOUT"
+_POST = "post"
+_MODIFY = "modify"
 _WAY_IN_FRAME = ("dst_hi", "dst_lo", "dst_port", "src_port")
 _WAY_IN_QP = ("remote_hi", "remote_lo", "remote_port", "source_port", "remote_qpn")
 
@@ -83,6 +85,9 @@ class Tracer:
         self._clock = clock
         self._counters: dict[str, int] = {}
         self._states: NDArray[np.int64] = self._table.state.copy()
+        """As they were told last."""
+        self._numbers: NDArray[np.int64] = self._table.qpn.copy()
+        """Whose states those are."""
         self._before: Any = None
         """Before a receive the record of one queue pair, before a transmit all that are used."""
         self._indices: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -95,14 +100,20 @@ class Tracer:
     # Modify
 
     def state_modified(self, index: int, before: QpState) -> None:
-        """Tell of a change by the consumer."""
-        self._tell_state(index, before, self._clock(), "modify")
+        """Tell of a change by the consumer, then of what it has done to other queue pairs: when
+        it overruns their completion queue, they end."""
+        at_ns = self._clock()
+        self._forget_destroyed()
+        self._tell_state(index, before, at_ns, _POST)
+        self._tell_state(index, self._engine.qps.state(index), at_ns, _MODIFY)
+        self._tell_states(at_ns, _MODIFY)
         self._refusals.pop(index, None)
         self._causes.pop(index, None)
 
-    def _tell_state(self, index: int, before: QpState, at_ns: int, cause: str) -> None:
-        after = self._engine.qps.state(index)
+    def _tell_state(self, index: int, after: QpState, at_ns: int, cause: str) -> None:
+        before = QpState(int(self._states[index]))
         if after != before:
+            self._states[index] = int(after)
             self._sink(
                 StateChange(
                     at_ns=at_ns,
@@ -114,13 +125,21 @@ class Tracer:
             )
 
     def _tell_states(self, at_ns: int, cause: str) -> None:
-        for index in np.flatnonzero(self._states != self._table.state):
-            self._tell_state(int(index), QpState(int(self._states[index])), at_ns, cause)
+        """Tell everything that is not as it was told last."""
+        self._forget_destroyed()
+        for index in np.flatnonzero(self._states != self._table.state).tolist():
+            self._tell_state(index, self._engine.qps.state(index), at_ns, cause)
+
+    def _forget_destroyed(self) -> None:
+        """Their end is no change of state, and who gets their place begins in RESET."""
+        gone = (self._table.in_use == 0) | (self._table.qpn != self._numbers)
+        self._states[gone] = int(QpState.RESET)
+        self._numbers[:] = self._table.qpn
 
     # Receiving
 
     def before_receive(self, burst: Burst, index: int) -> None:
-        """Remember counters, states and the queue pair that the frame names."""
+        """Remember counters and the queue pair that the frame names."""
         self._remember()
         self._before = self._table[self._index_of(burst.payload(index))].copy()
 
@@ -202,7 +221,7 @@ class Tracer:
     # Transmitting
 
     def before_transmit(self) -> None:
-        """Remember counters, states and all queue pairs that may send."""
+        """Remember counters and all queue pairs that may send."""
         self._remember()
         self._indices = np.flatnonzero(self._table.in_use)
         self._before = self._table[self._indices].copy()
@@ -307,8 +326,9 @@ class Tracer:
     # Comparing
 
     def _remember(self) -> None:
+        # What has changed since the last call was done by a post, which nobody tells of.
+        self._tell_states(self._clock(), _POST)
         self._counters = self._engine.counters()
-        self._states[:] = self._table.state
 
     def _moved(self) -> set[str]:
         """Counters that are not as they were."""

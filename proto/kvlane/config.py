@@ -65,6 +65,7 @@ class Setting:
     maximum: float | None
     choices: Collection[str] | None
     check: Callable[[str], object] | None
+    words: Mapping[str, int]
 
     def facts(self, default: object) -> str:
         """One line about unit, range, choices and default."""
@@ -73,6 +74,7 @@ class Setting:
             facts.append(f"Range: {self.range_text()}.")
         if self.choices is not None:
             facts.append(f"One of: {', '.join(sorted(self.choices))}.")
+        facts += [f"{word} is {number}." for word, number in self.words.items()]
         facts.append(f"Default: {_plain(default, self.unit)}.")
         return " ".join(facts)
 
@@ -90,7 +92,7 @@ class Setting:
         )
 
 
-def setting(
+def setting(  # noqa: PLR0913 - each is said of some setting, and by its name
     default: T,
     doc: str,
     *,
@@ -100,6 +102,7 @@ def setting(
     maximum: float | None = None,
     choices: Collection[str] | None = None,
     check: Callable[[str], object] | None = None,
+    words: Mapping[str, int] | None = None,
 ) -> T:
     """Declare a documented field of a configuration dataclass.
 
@@ -113,8 +116,10 @@ def setting(
         maximum: Greatest number allowed.
         choices: The texts allowed.
         check: Called with a text, raises ``ConfigError`` when it cannot be used.
+        words: Words that may stand for some numbers, such as ``auto``.
     """
-    metadata = {_METADATA_KEY: Setting(doc, unit, rule, minimum, maximum, choices, check)}
+    about = Setting(doc, unit, rule, minimum, maximum, choices, check, words or {})
+    metadata = {_METADATA_KEY: about}
     if isinstance(default, Mapping):
         mapping: Mapping[Any, Any] = default
         make = partial(_read_only, mapping)
@@ -266,6 +271,8 @@ def _convert(
 def _scalar(value: object, hint: Any, about: Setting) -> object:
     if about.unit == BYTES:
         value = parse_bytes(value)
+    if isinstance(value, str) and value in about.words:
+        value = about.words[value]
     if hint is float and type(value) is int and abs(value) <= _EXACT_IN_A_FLOAT:
         value = float(value)
     # An exact comparison: YAML's true is an int to Python, and never meant as one.

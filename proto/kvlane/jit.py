@@ -14,13 +14,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -160,7 +161,38 @@ def kernel(function: F) -> F:
         compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
     finally:
         numba.config.CACHE_DIR = theirs
+    _save_one_at_a_time(compiled)
     return compiled
+
+
+def _save_one_at_a_time(compiled: Any) -> None:
+    """Keep other processes out while a compiled kernel is stored.
+
+    Numba reads an index, takes the next free number for a file, and writes both. Two processes
+    that do so at once for kernels of one name, such as closures of one function, give both the
+    same number: the index then leads to another kernel's machine code, for good.
+    """
+    cache = getattr(compiled, "_cache", None)
+    if not JIT_ENABLED or cache is None:
+        return
+    save = cache.save_overload
+
+    def save_alone(signature: Any, data: Any) -> None:
+        with _store_locked():
+            save(signature, data)
+
+    cache.save_overload = save_alone
+
+
+@contextlib.contextmanager
+def _store_locked() -> Iterator[None]:
+    """The folder of kernels, for this process alone; a folder that takes no lock is not written
+    either."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            lock = held.enter_context((CACHE_DIR / "store.lock").open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 _CTYPES = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from emulator.backend import EmulatedDevice, open_device
-from emulator.pyverbs import fabric
+from emulator.pyverbs import devices, fabric
 from emulator.pyverbs import libibverbs_enums as e
 from emulator.pyverbs.addr import AH, AHAttr, GlobalRoute
 from emulator.pyverbs.config import FabricConfig
@@ -21,7 +21,7 @@ from emulator.pyverbs.pyverbs_error import PyverbsRDMAError
 from emulator.pyverbs.qp import QPAttr
 from host_driver.self_test import self_test
 from kvlane.errors import ConfigError, VerbsError
-from kvlane.verbs.enums import AccessFlags, SendFlags, WcStatus, WrOpcode
+from kvlane.verbs.enums import AccessFlags, Mtu, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from kvlane.verbs.records import SEND_WR, WC, new_records
 from tests.support.network_namespaces import Host, cable
@@ -226,6 +226,37 @@ def run_drop_in(host: Host, *options: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/proto"},
     )
+
+
+@pytest.mark.parametrize("link", ["raw", "udp"])
+def test_a_device_of_the_drop_in_has_the_mtu_that_its_interface_holds(link: str) -> None:
+    with cable(mtu_bytes=1500) as (host, _), host.entered():
+        options = OPTIONS if link == "raw" else {"listen": f"{host.ipv4}:0"}
+        with devices(1, **options) as found:
+            assert found[0].open().mtu == Mtu.MTU_1024
+
+
+def test_a_child_lets_its_parent_open_the_interface_again(hosts: Hosts) -> None:
+    """What it has inherited holds neither the port nor the interface.
+
+    It is forked outside the namespace: gRPC begins its threads anew after a fork, and they would
+    stay where the fork was, for all tests that follow.
+    """
+    with devices(1, **OPTIONS) as found:
+        with hosts[0].entered():
+            found[0].open()
+        end, child_end = os.pipe()
+        if (pid := os.fork()) == 0:
+            os.close(child_end)
+            os.read(end, 1)  # until the parent closes its end
+            os._exit(0)
+        os.close(end)
+    try:
+        with hosts[0].entered(), devices(1, **OPTIONS) as found:
+            assert found[0].open().is_open
+    finally:
+        os.close(child_end)
+        os.waitpid(pid, 0)
 
 
 def test_a_program_runs_on_an_interface(hosts: Hosts) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.link._peer_kernels import DOUBT_NS
 from emulator.link.frames import FRAME, Burst
 from emulator.link.gid import gid_halves, gid_ip, ip_gid
+from emulator.link.netlink import Netlink
 from emulator.link.raw import MAX_WAIT_NS, RawLink
-from emulator.wire.ip import parse_packet
+from emulator.wire.ip import emit_packet, parse_packet
 from kvlane.errors import ConfigError
 from tests.support.link_bursts import PATIENCE_MS
 from tests.support.network_namespaces import Host, cable
@@ -135,15 +137,94 @@ def test_the_wire_has_the_headers_that_descriptors_say(hosts: Hosts, pair: Pair)
             assert (found, payload) == (frame, bytes(100))
 
 
-def test_a_peer_that_has_sent_is_known(hosts: Hosts, pair: Pair) -> None:
-    """Its MAC was on its frame, so the answer waits for nothing."""
+def test_a_peer_that_has_sent_is_found_by_the_kernel_alone(hosts: Hosts, pair: Pair) -> None:
+    """The MAC on its frame may be anybody's."""
     one, two = hosts
     pair[0].send(burst_of([frame_between(one.ipv4, two.ipv4)]))
     received(pair[1], 1, (pair[0],))
     two.ip("neigh", "flush", "dev", two.INTERFACE)
     pair[1].send(burst_of([frame_between(two.ipv4, one.ipv4)]))
-    assert pair[1].next_release(0) is None
-    received(pair[0], 1)
+    assert pair[1].next_release(0) is not None
+    received(pair[0], 1, (pair[1],))
+
+
+class Sleeper:
+    """A clock that jumps, and goes on between."""
+
+    def __init__(self) -> None:
+        self.slept_ns = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() + self.slept_ns
+
+
+@contextmanager
+def acquainted(hosts: Hosts) -> Iterator[tuple[RawLink, RawLink, Sleeper, socket.socket]]:
+    """Two links that know each other, the second by that clock; and the cable at the first."""
+    one, two = hosts
+    clock = Sleeper()
+    with opened(one) as near, opened(two, clock=clock) as far:
+        near.send(burst_of([frame_between(one.ipv4, two.ipv4)]))
+        received(far, 1, (near,))
+        far.send(burst_of([frame_between(two.ipv4, one.ipv4)]))
+        received(near, 1, (far,))
+        with one.entered(), closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)) as wire:
+            wire.bind((one.INTERFACE, 0x0003))
+            wire.settimeout(PATIENCE_MS / 1000)
+            yield near, far, clock, wire
+
+
+def send_from(mac: str, hosts: Hosts, far: RawLink, wire: socket.socket, now: int) -> None:
+    """Let a frame arrive that claims to be of the first host; it has neither BTH nor ICRC."""
+    frame = frame_between(hosts[0].ipv4, hosts[1].ipv4, src_port=0xC000)
+    packet = emit_packet(frame, b"what anybody may send" * 2)
+    wire.send(far.interface.mac + bytes.fromhex(mac) + b"\x08\x00" + packet)
+    burst = Burst(8, 1 << 16)
+    select.select([far], [], [], PATIENCE_MS / 1000)
+    assert far.receive(burst, now) == 1
+
+
+@pytest.mark.parametrize("mac", ["02badbadbad0", "01005e000001"], ids=["a host's", "a group's"])
+def test_a_forged_frame_does_not_turn_aside_what_is_sent(hosts: Hosts, mac: str) -> None:
+    one, two = hosts
+    with acquainted(hosts) as (near, far, clock, wire):
+        clock.slept_ns += 2_000_000_000
+        send_from(mac, hosts, far, wire, clock())
+        for _ in range(3):
+            far.send(burst_of([frame_between(two.ipv4, one.ipv4)]))
+        received(near, 3, (far,))
+
+
+def test_a_peer_that_sends_from_another_mac_is_sought_where_the_kernel_says(hosts: Hosts) -> None:
+    one, two = hosts
+    known = ("neigh", "replace", one.ipv4, "lladdr", "02:00:00:00:aa:aa", "dev", two.INTERFACE)
+    with acquainted(hosts) as (_, far, clock, wire):
+        two.ip(*known, "nud", "permanent")
+        try:
+            clock.slept_ns += 2_000_000_000
+            send_from("02000000aaaa", hosts, far, wire, clock())
+            for port in (0xC00A, 0xC00B):  # with the first it is asked for
+                far.send(burst_of([frame_between(two.ipv4, one.ipv4, src_port=port)]))
+            while (seen := wire.recv(9000))[34:38] != b"\xc0\x0b\x12\xb7":
+                pass
+            assert seen[:6].hex() == "02000000aaaa"
+        finally:
+            two.ip("neigh", "del", one.ipv4, "dev", two.INTERFACE)
+
+
+def test_what_the_kernel_has_known_for_long_it_is_made_to_look_at(hosts: Hosts) -> None:
+    """It sees none of our frames, so of itself it would believe an old entry for ever."""
+    one, two = hosts
+    with acquainted(hosts) as (near, far, clock, _), two.entered(), closing(Netlink()) as kernel:
+        mac = near.interface.mac.hex(":")
+        known = ("neigh", "replace", one.ipv4, "lladdr", mac, "dev", two.INTERFACE)
+        two.ip(*known, "nud", "stale")
+        clock.slept_ns += DOUBT_NS + 1
+        far.send(burst_of([frame_between(two.ipv4, one.ipv4)]))
+        received(near, 1, (far,))
+        entry = kernel.neighbour(ip_address(one.ipv4), far.interface.index)
+        assert entry is not None
+        assert not entry.is_stale
 
 
 def test_a_peer_that_nobody_is_lost_after_a_while(hosts: Hosts) -> None:
@@ -222,6 +303,18 @@ def test_frames_to_oneself_come_back_and_never_leave(hosts: Hosts, pair: Pair) -
     assert [frame.src_port for frame, _ in received(pair[0], 5)] == [0, 1, 2, 3, 4]
     assert pair[0].next_release(7) is None
     assert pair[1].receive(Burst(8, 1 << 16), 0) == 0
+
+
+def test_a_frame_to_oneself_that_no_burst_holds_is_counted(hosts: Hosts, pair: Pair) -> None:
+    frame = frame_between(hosts[0].ipv4, hosts[0].ipv4)
+    pair[0].send(burst_of([frame], payload_bytes=400))
+    pair[0].send(burst_of([frame]))
+    burst = Burst(8, 256)
+    while not burst.count:
+        assert pair[0].next_release(7) == 7
+        pair[0].receive(burst, 0)
+    assert burst.payload(0) == bytes(100)
+    assert pair[0].counters()["link_lost_receiving"] == 1
 
 
 def test_a_full_loop_takes_no_more(hosts: Hosts, pair: Pair) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.interop import network
 from tests.interop.cases import connections, datagrams, kv, reliable, trouble
-from tests.interop.ends import ROOT, Ends
+from tests.interop.ends import ENDPOINT, Ends
 from tests.interop.guest import initramfs, packages
 from tests.interop.guest.packages import GuestError
 from tests.interop.machine import running
@@ -68,20 +68,21 @@ def captured(path: Path) -> Iterator[None]:
         process.wait()
 
 
+def endpoint_program() -> str:
+    """What the guest runs: an endpoint, on its own Python and pyverbs."""
+    return f"exec /usr/bin/python3 {ENDPOINT} {network.HOST_IPV4} {CONTROL_PORT}\n"
+
+
 def run_matrix(opts: argparse.Namespace, records: Path) -> Report:
     """Boot, run the parts that were asked for, power off."""
     files = packages.obtain(packages.cache_folder())
     report = Report()
     exchange = records / "guest"
     exchange.mkdir()
-    program = (
-        f"exec /usr/bin/python3 {ROOT / 'tests/interop/endpoint.py'} "
-        f"{network.HOST_IPV4} {CONTROL_PORT}\n"
-    )
     network.set_up()
     with (
         socket.create_server((network.HOST_IPV4, CONTROL_PORT)) as listener,
-        running(files, network.GUEST, exchange, program) as guest,
+        running(files, network.GUEST, exchange, endpoint_program()) as guest,
         captured(records / "wire.pcap"),
     ):
         ends = Ends(guest, listener, records, files)

@@ -97,7 +97,6 @@ class Subject:
     def __init__(self, kind: QpType) -> None:
         self.engine = RoceEngine(
             gid=mapped_gid(1),
-            udp_port=4791,
             source_port=0,
             window_bytes=1 << 16,
             rng=random.Random(1),

@@ -7,15 +7,17 @@ is told of is whole and right, and nothing else is touched.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlane.jit import JIT_ENABLED
-from kvlane.verbs.enums import QpType
+from kvlane.verbs.enums import QpType, WrOpcode
 from tests.support.bad_link import Odds
 from tests.support.datagram_workload import run_datagrams
-from tests.support.rc_workload import Plan, run_plan
+from tests.support.rc_workload import HEAVY, LIGHT, TIGHT, Load, Outcome, Plan, run_plan
 
 # 25 operations in each direction of 1 to 3 connections; fewer examples when every packet is
 # interpreted.
@@ -23,9 +25,11 @@ WILD_EXAMPLES = 130 if JIT_ENABLED else 3
 MILD_EXAMPLES = 45 if JIT_ENABLED else 3
 DATAGRAM_EXAMPLES = 60 if JIT_ENABLED else 4
 LEAST_OPERATIONS = 10_000 if JIT_ENABLED else 200
+LEAST_CLOSINGS = 100 if JIT_ENABLED else 0
+"""Of either window, each counted in every burst that it is closed."""
 
 
-def plans(most: float, *, endless: bool) -> st.SearchStrategy[Plan]:
+def plans(most: float, *loads: Load, endless: bool) -> st.SearchStrategy[Plan]:
     """Plans whose mishaps are each at most so likely."""
     odds = st.floats(0, most)
     return st.builds(
@@ -38,30 +42,37 @@ def plans(most: float, *, endless: bool) -> st.SearchStrategy[Plan]:
         shared=st.booleans(),
         late=st.booleans(),
         endless=st.just(endless),
+        depth=st.integers(1, 4),
+        load=st.sampled_from(loads),
     )
 
 
-wild_plans = plans(0.2, endless=True)
-mild_plans = plans(0.02, endless=False)
+wild_plans = plans(0.2, LIGHT, TIGHT, endless=True)
+mild_plans = plans(0.02, LIGHT, TIGHT, HEAVY, endless=False)
 
 
 def test_connected_operations_complete_once_in_order_with_the_right_bytes() -> None:
-    """Over the worst links with endless retries, and over mild ones with 7 of either kind."""
-    operations = []
+    """Over the worst links with endless retries, and over mild ones with 7 of either kind;
+    and so often that windows close meanwhile."""
+    runs: list[Outcome] = []
 
     @settings(max_examples=WILD_EXAMPLES)
     @given(plan=wild_plans)
     def over_wild_links(plan: Plan) -> None:
-        operations.append(run_plan(plan))
+        runs.append(run_plan(plan))
 
     @settings(max_examples=MILD_EXAMPLES)
     @given(plan=mild_plans)
     def over_mild_links(plan: Plan) -> None:
-        operations.append(run_plan(plan))
+        runs.append(run_plan(plan))
 
     over_wild_links()
     over_mild_links()
-    assert sum(operations) >= LEAST_OPERATIONS
+    kinds = sum((run.kinds for run in runs), Counter[WrOpcode]())
+    assert kinds.total() >= LEAST_OPERATIONS
+    assert set(kinds) == set(WrOpcode)
+    assert sum(run.send_closings for run in runs) >= LEAST_CLOSINGS
+    assert sum(run.read_closings for run in runs) >= LEAST_CLOSINGS
 
 
 @settings(max_examples=DATAGRAM_EXAMPLES)

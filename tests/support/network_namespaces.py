@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pytest
+from tests.support.requirements import lacking
 
 NEW_NETWORK = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,20 +64,23 @@ def run_ip(*words: str) -> None:
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
 
 
-def _skip_unless_allowed() -> None:
+def _require_permission() -> None:
     if shutil.which("ip") is None:
-        pytest.skip("needs ip of iproute2")
+        lacking("ip is not installed; it is of Debian's package iproute2")
     probe = f"kvprobe{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
     if made.returncode:
-        pytest.skip(f"this user may make no network namespace: {made.stderr.strip()}")
+        lacking(
+            "this user may make no network namespaces; run the tests as root, in a container "
+            f"with CAP_SYS_ADMIN and CAP_NET_ADMIN: {made.stderr.strip()}"
+        )
     run_ip("netns", "del", probe)
 
 
 @contextmanager
 def cable(mtu_bytes: int = 4500) -> Iterator[tuple[Host, Host]]:
     """Two hosts that reach each other; a test is skipped where it may not make them."""
-    _skip_unless_allowed()
+    _require_permission()
     name = f"kv{os.getpid()}-{next(_cables)}"
     hosts = tuple(
         Host(f"{name}-{n}", f"10.77.0.{n}", f"fe80::77:{n}", f"fd77::{n}") for n in (1, 2)

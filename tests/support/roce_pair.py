@@ -104,7 +104,6 @@ class Port:
     ) -> None:
         self.engine = RoceEngine(
             gid=gid(address),
-            udp_port=4791,
             source_port=0,
             window_bytes=64 * 4096,
             rng=random.Random(seed),

@@ -1,8 +1,4 @@
-"""tshark, Wireshark's command line, as a reader of captures.
-
-Without it the tests that need it are skipped, unless ``KVLANE_REQUIRE_TSHARK=1``: then they
-fail, so that a machine which is to run everything cannot leave them out unnoticed.
-"""
+"""tshark, Wireshark's command line, as a reader of captures."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.requirements import ALL_ARE_REQUIRED, lacking
+
 PATH = shutil.which("tshark")
-_IS_REQUIRED = os.environ.get("KVLANE_REQUIRE_TSHARK") == "1"
 _ABSENT = "tshark is not installed; it is Debian's package of that name"
-needs_tshark = pytest.mark.skipif(PATH is None and not _IS_REQUIRED, reason=_ABSENT)
+needs_tshark = pytest.mark.skipif(PATH is None and not ALL_ARE_REQUIRED, reason=_ABSENT)
 """For tests that call ``packet_fields``."""
 
 _GUESS = "rpcrdma_infiniband"
@@ -34,7 +31,7 @@ def packet_fields(
     tshark must be able to read the whole file.
     """
     if PATH is None:
-        pytest.fail(f"{_ABSENT}, and KVLANE_REQUIRE_TSHARK=1 allows no skip")
+        lacking(_ABSENT)
     command = [PATH, "-n", "-r", str(capture), "-T", "fields", "-E", "separator=/t"]
     command += ["-E", "occurrence=f", "--disable-heuristic", _GUESS, "-o", _ZERO_CHECKSUM]
     if display_filter:

@@ -29,17 +29,19 @@ class HardwareOptions:
     gid_index: int = setting(
         AUTO_GID_INDEX,
         "Row of the port's GID table that is this end's address; it must be of type RoCE v2. "
-        "-1 takes an IPv4 address, else a global IPv6 address, else a link-local one.",
-        rule="Leave it -1, unless the port has several addresses; then both ends must use "
+        "auto takes an IPv4 address, else a global IPv6 address, else a link-local one.",
+        rule="Leave it at auto, unless the port has several addresses; then both ends must use "
         "addresses that reach each other.",
         minimum=AUTO_GID_INDEX,
         maximum=MAX_GID_INDEX,
+        words={"auto": AUTO_GID_INDEX},
     )
     mtu_bytes: int = setting(
         AUTO_MTU,
         "Largest path MTU: 256, 512, 1024, 2048 or 4096, at most that of the port; 0 takes that "
         "of the port. Peers use the smaller of theirs.",
         rule="Leave it 0, unless some link between the hosts has a smaller MTU than both ends.",
+        words={"auto": AUTO_MTU},
     )
 
     def validate(self) -> None:

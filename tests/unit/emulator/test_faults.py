@@ -242,6 +242,20 @@ def test_frames_held_from_larger_bursts_survive_smaller_ones() -> None:
     assert receive_once(line.b) == [bytes(5000), b"tiny"]
 
 
+def test_what_is_longer_than_a_burst_is_counted_wherever_it_is_lost() -> None:
+    """The first one comes up to this link and no further, the second not so far."""
+    line = Line(FaultPlan())
+    line.b.send(burst_to(line.a, [bytes(80), b"short", bytes(120), b"end"], line.b))
+    arrived: list[bytes] = []
+    for _ in range(4):
+        burst = Burst(8, 64)
+        line.a.receive(burst, 0)
+        arrived += [burst.payload(index) for index in range(burst.count)]
+    assert arrived == [b"short", b"end"]
+    assert line.a.counters()["link_lost_receiving"] == 2
+    assert line.a.lost_receiving == 1
+
+
 def test_delay_keeps_the_order() -> None:
     line = Line(FaultPlan(delay_ms=2.5))
     line.b.send(burst_to(line.a, PAYLOADS[:3], line.b))

@@ -127,7 +127,6 @@ def test_a_stray_datagram_is_counted_and_nothing_else(pair: Pair) -> None:
     _, receiver = pair
     engine = RoceEngine(
         gid=receiver.gid,
-        udp_port=receiver.udp_port,
         source_port=receiver.source_port,
         window_bytes=1 << 20,
         rng=random.Random(1),

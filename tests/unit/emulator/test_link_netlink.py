@@ -55,7 +55,7 @@ def test_the_next_hop_of_a_neighbour_is_itself(netlink: Netlink, index: int) -> 
 
 
 def test_a_neighbour_that_nobody_has_asked_for(netlink: Netlink, index: int) -> None:
-    assert netlink.neighbour_mac(ip_address("192.0.2.55"), index) is None
+    assert netlink.neighbour(ip_address("192.0.2.55"), index) is None
 
 
 def test_an_interface_without_ethernet_is_no_nic(netlink: Netlink) -> None:

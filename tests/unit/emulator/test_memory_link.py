@@ -50,6 +50,15 @@ def test_descriptors_travel_with_the_frames(pair: Pair) -> None:
     assert burst.frames[:2].tolist() == sent.frames.tolist()
 
 
+def test_a_frame_longer_than_the_burst_is_lost_and_counted(pair: Pair) -> None:
+    a, b = pair
+    a.send(burst_to(b, [bytes(101), b"end"], a))
+    burst = Burst(4, 100)
+    assert b.receive(burst, 0) == 1
+    assert burst.payload(0) == b"end"
+    assert b.counters() == {"link_lost_receiving": 1}
+
+
 def test_the_sender_may_reuse_its_burst(pair: Pair) -> None:
     a, b = pair
     sent = burst_to(b, [b"first"], a)

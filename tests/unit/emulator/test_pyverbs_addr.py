@@ -12,12 +12,14 @@ import pytest
 from emulator.link.frames import FRAME
 from emulator.link.gid import gid_halves
 from emulator.pyverbs import devices
+from emulator.pyverbs._posting import send_record
 from emulator.pyverbs.addr import AH, GID, GRH, AHAttr, GlobalRoute
 from emulator.pyverbs.cq import WC
 from emulator.pyverbs.device import Context
 from emulator.pyverbs.libibverbs_enums import ibv_wc_flags
 from emulator.pyverbs.pd import PD
 from emulator.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+from emulator.pyverbs.wr import SGE, SendWR
 from emulator.roce._datagram_kernels import put_network_header
 from emulator.roce.attributes import AddressHandle
 
@@ -88,6 +90,15 @@ def test_a_path_survives_the_engine_and_back(pd: PD) -> None:
     again = AHAttr.of_address_handle(path)
     assert str(again) == str(attr)
     assert isinstance(path, AddressHandle)
+
+
+def test_all_that_a_datagram_can_say_of_its_way_is_in_its_record(pd: PD) -> None:
+    handle = AH(pd, attr=attr_to(OTHER, traffic_class=4, flow_label=0x12345))
+    wr = SendWR(num_sge=1, sg=[SGE(1, 8, 3)])
+    wr.set_wr_ud(handle, 5, 6)
+    record = send_record(wr, pd.ctx.port)
+    assert (record.ud_qpn, record.ud_qkey) == (5, 6)
+    assert (record.ud_traffic_class, record.ud_flow_label) == (4, 0x12345)
 
 
 def test_a_handle_knows_the_way(pd: PD) -> None:

@@ -6,10 +6,13 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from emulator.cm.events import Rejected
+from emulator.cm.manager import CmOptions
 from emulator.pyverbs.cmid import (
     CMID,
     AddrInfo,
@@ -24,16 +27,23 @@ from emulator.pyverbs.librdmacm_enums import (
     rdma_port_space,
 )
 from emulator.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
-from kvlane.verbs.enums import QpState
+from emulator.roce.attributes import QpMask
+from emulator.wire.cm import RejectReason
+from emulator.wire.ip_cm import PortSpace, service_id
+from kvlane.verbs.enums import Mtu, QpState
 from tests.support.cm_ids import (
     IP,
+    PORT,
+    Connection,
     Side,
     init_attr,
+    listening,
     resolved,
     to_connect,
     to_listen,
 )
-from tests.support.cm_ports import ports
+from tests.support.cm_pair import request
+from tests.support.cm_ports import Listening, ports
 
 _E = rdma_cm_event_type
 
@@ -118,6 +128,37 @@ def test_callers_mistakes() -> None:
 def test_addresses_that_are_none(arguments: dict[str, str]) -> None:
     with pytest.raises(PyverbsRDMAError, match="Failed to get Address Info"):
         AddrInfo(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("has_queue_pair", [True, False])
+@pytest.mark.parametrize(
+    ("proposed", "told"),
+    [(int(Mtu.MTU_2048), "2048 bytes"), (7, "code 7, which is none"), (0, "code 0")],
+)
+def test_a_path_mtu_that_the_port_has_not(has_queue_pair: bool, proposed: int, told: str) -> None:
+    """The peer is told why, and so is the program."""
+    with ports(2, mtu_bytes=1024) as (port, far):
+        peer, server = Listening(far, CmOptions()), listening()
+        service = service_id(PortSpace.TCP, int(PORT))
+        req = replace(request(peer.gid, port.gids[0]), service_id=service, path_mtu=proposed)
+        with peer.service.manager() as manager:
+            comm_id = manager.connect(req, peer.service.now())
+            peer.service.consumers[comm_id] = peer.sink
+        asked = server.expect(_E.RDMA_CM_EVENT_CONNECT_REQUEST)
+        child = CMID(creator=asked, listen_id=server.id)
+        if has_queue_pair:
+            child.create_qp(init_attr())
+        with pytest.raises(PyverbsRDMAError, match=f"{told}.*the port has 1024") as failure:
+            child.accept(ConnParam(qp_num=0x77))
+        assert failure.value.error_code == errno.EINVAL
+        assert peer.expect(Rejected).reason == RejectReason.INVALID_PATH_MTU
+
+
+def test_the_path_mtu_that_is_proposed_is_that_of_the_port() -> None:
+    with ports(1, mtu_bytes=512):
+        made = Connection()
+        for each in (made.client.id, made.child):
+            assert each.query_qp(QpMask.PATH_MTU)[0].path_mtu == Mtu.MTU_512
 
 
 def test_an_acknowledged_event_is_gone() -> None:

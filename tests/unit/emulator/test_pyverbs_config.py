@@ -29,7 +29,7 @@ def test_a_file_may_hold_everything(tmp_path: Path) -> None:
     [
         ({"devices": -1}, "devices"),
         ({"devices": 65}, "devices"),
-        ({"mtu_bytes": 1500}, "mtu_bytes"),
+        ({"mtu_bytes": 1500}, "mtu_bytes.*0 for what the interface holds"),
         ({"listen": "localhost"}, "listen"),
         ({"listen": "127.0.0.1:65535", "devices": 2}, "ports up to 65535"),
         ({"faults": "lose=1"}, "faults"),
@@ -45,6 +45,11 @@ def test_a_file_may_hold_everything(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_by_name(options: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         load_mapping(FabricConfig, options, "here")
+
+
+def test_the_mtu_may_be_left_to_the_interface() -> None:
+    assert FabricConfig().mtu_bytes == 0
+    assert load_mapping(FabricConfig, {"mtu_bytes": 0}, "here").mtu_bytes == 0
 
 
 def test_devices_listen_one_behind_the_other() -> None:

@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from emulator.pyverbs.fabric import EventQueue, Port, RdmaDevice
 from emulator.roce.engine import AsyncEvent
 from kvlane.errors import ConfigError
 from kvlane.limits import ROCE_V2_UDP_PORT
-from kvlane.verbs.enums import EventType
+from kvlane.verbs.enums import EventType, Mtu
 
 
 @pytest.fixture
@@ -39,6 +40,9 @@ def in_child(action: Callable[[], bool]) -> bool:
         finally:
             os._exit(0 if holds else 1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+PATIENCE_S = 30.0
 
 
 def nic_threads() -> list[str]:
@@ -80,6 +84,67 @@ def test_a_closed_queue_leaves_the_next_owner_of_its_descriptor_alone() -> None:
     with pytest.raises(BlockingIOError):
         os.eventfd_read(other)
     os.close(other)
+
+
+class Overtaken(EventQueue[str]):
+    """What a getter has been woken for is gone when it looks."""
+
+    def _await(self) -> None:
+        super()._await()
+        if "stale" in self._items:
+            self.discard(lambda item: item == "stale")
+            self.put("fresh")
+
+
+def test_a_getter_whose_item_is_discarded_goes_on_waiting() -> None:
+    queue = Overtaken()
+    got: list[str] = []
+    getter = threading.Thread(target=lambda: got.append(queue.get()), daemon=True)
+    getter.start()
+    queue.put("stale")
+    getter.join(PATIENCE_S)
+    assert got in (["fresh"], ["stale"])  # the latter when put was faster than get
+    assert not select.select([queue.fd], [], [], 0)[0]
+    queue.close()
+
+
+def test_discarding_waits_for_nobody() -> None:
+    """As if a getter were between reading the count and taking the item."""
+    queue: EventQueue[str] = EventQueue()
+    queue.put("stale")
+    os.eventfd_read(queue.fd)
+    discarder = threading.Thread(target=queue.discard, args=(lambda _: True,), daemon=True)
+    discarder.start()
+    discarder.join(PATIENCE_S)
+    assert not discarder.is_alive()
+    queue.put("fresh")
+    assert queue.get() == "fresh"
+    queue.close()
+
+
+def test_getters_and_discarders_at_once_lose_nothing_else() -> None:
+    queue: EventQueue[int] = EventQueue()
+    got: list[int] = []
+
+    def get_all() -> None:
+        while (item := queue.get()) >= 0:
+            got.append(item)
+
+    getters = [threading.Thread(target=get_all, daemon=True) for _ in range(3)]
+    for getter in getters:
+        getter.start()
+    for item in range(2000):
+        queue.put(item)
+        if item % 2:
+            queue.discard(lambda each, stale=item: each == stale)  # type: ignore[misc]
+    for _ in getters:
+        queue.put(-1)
+    for getter in getters:
+        getter.join(PATIENCE_S)
+    assert not any(getter.is_alive() for getter in getters)
+    assert sorted(item for item in got if item % 2 == 0) == list(range(0, 2000, 2))
+    assert not select.select([queue.fd], [], [], 0)[0]
+    queue.close()
 
 
 # Devices and ports
@@ -160,6 +225,16 @@ def test_ipv4_addressing_names_itself_by_its_real_port() -> None:
 def test_virtual_addressing_reaches_everybody_by_the_port_of_rocev2(device: RdmaDevice) -> None:
     port = device.open()
     assert port.udp_port_of(port.gids[0]) == ROCE_V2_UDP_PORT
+
+
+def test_the_mtu_is_what_the_interface_holds_unless_it_is_configured() -> None:
+    with devices(1) as found:
+        assert found[0].open().mtu == Mtu.MTU_4096  # loopback
+    with devices(1, mtu_bytes=512) as found:
+        port = found[0].open()
+        assert port.mtu == Mtu.MTU_512
+        with port.nic.engine() as engine:
+            assert engine.port_mtu == port.mtu
 
 
 def test_faults_are_injected_when_they_are_configured() -> None:
@@ -267,6 +342,24 @@ def test_a_child_opens_a_port_of_its_own(device: RdmaDevice) -> None:
     assert in_child(lambda: device.open().gids[0] != parent_gid)
     assert device.open().gids[0] == parent_gid
     assert device.open().is_open
+
+
+def test_a_child_holds_nothing_of_its_parents_port(device: RdmaDevice) -> None:
+    """Its copy of a socket would keep the address when the parent has closed it."""
+    port = device.open()
+    held = {os.readlink(f"/proc/self/fd/{fd}") for fd in (port.nic.link.fileno(), port.nic._kick)}
+
+    def has_let_go() -> bool:
+        mine = set()
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                mine.add(os.readlink(f"/proc/self/fd/{name}"))
+        return port.nic.link.fileno() == -1 and not any("socket" in one for one in mine & held)
+
+    assert in_child(has_let_go)
+    assert port.nic.link.fileno() >= 0
+    assert not port.nic.progress()
+    assert port.is_open
 
 
 def test_a_child_can_close_what_it_has_inherited(device: RdmaDevice) -> None:

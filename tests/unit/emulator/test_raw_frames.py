@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import Ether
 
 from emulator.link._ethernet_kernels import (
     ETHERNET_BYTES,
@@ -71,20 +74,19 @@ def test_what_is_sent_is_read_back(frame: Any, payload: bytes, padding: bytes, m
 @settings(max_examples=40, deadline=None)
 @given(frame=frames(), words=st.integers(0, 40))
 def test_scapy_reads_the_same(frame: Any, words: int) -> None:
-    layers = pytest.importorskip("scapy.layers.all")
     payload = bytes(range(4 * words))
-    packet = layers.Ether(emitted(frame, len(payload)) + payload)
+    packet = Ether(emitted(frame, len(payload)) + payload)
     assert (packet.src, packet.dst) == ("02:00:00:00:00:aa", "fe:dc:ba:98:76:54")
-    network = packet[layers.IP] if layers.IP in packet else packet[layers.IPv6]
-    udp = network[layers.UDP]
+    network = packet[IP] if IP in packet else packet[IPv6]
+    udp = network[UDP]
     assert (udp.sport, udp.dport, udp.chksum) == (frame.src_port, frame.dst_port, 0)
     assert udp.len == 8 + len(payload)
-    if layers.IP in packet:
+    if IP in packet:
         assert (network.tos, network.id, network.ttl) == (frame.tos, frame.ip_id, 64)
         assert (int(network.flags) << 13, network.len) == (frame.ip_frag, 28 + len(payload))
         sent = network.chksum
         del network.chksum
-        assert layers.IP(bytes(network)).chksum == sent
+        assert IP(bytes(network)).chksum == sent
     else:
         assert (network.tc, network.fl, network.hlim) == (frame.tos, frame.flow_label, 64)
         assert network.plen == 8 + len(payload)

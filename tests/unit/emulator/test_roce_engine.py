@@ -294,10 +294,11 @@ def test_failing_a_queue_pair_flushes_both_queues_in_order() -> None:
     done = pair.a.poll()
     assert [int(wc.wr_id) for wc in done] == [*range(5), *range(100, 105)]
     assert set(statuses(done)) == {WcStatus.WR_FLUSH_ERR}
-    with pytest.raises(VerbsError, match="ERR"):
-        pair.a.send(WrOpcode.SEND, local, 64)
-    with pytest.raises(VerbsError, match="ERR"):
-        pair.a.recv(local, 64)
+    pair.a.send(WrOpcode.SEND, local, 64, wr_id=5, signaled=False)
+    pair.a.recv(local, 64, wr_id=105)
+    later = pair.a.poll()
+    assert [int(wc.wr_id) for wc in later] == [5, 105]
+    assert set(statuses(later)) == {WcStatus.WR_FLUSH_ERR}
 
 
 def test_a_full_queue_takes_none_of_a_batch() -> None:
@@ -323,6 +324,32 @@ def test_queue_pair_numbers_are_not_used_again_soon() -> None:
         seen.add(pair.a.engine.qps.number(index))
         pair.a.engine.qps.destroy(index)
     assert len(seen) == 100
+
+
+@pytest.mark.parametrize("order", ["as they came", "from the last", "the first last"])
+def test_queue_pairs_that_are_gone_cost_a_burst_nothing(order: str) -> None:
+    """It looks at records up to the last one in use."""
+    pair = Pair()
+    qps = pair.a.engine.qps
+    nic, before = qps._nic, int(qps._nic.qp_high)
+    made = [pair.a.new_qp() for _ in range(20)]
+    assert nic.qp_high == before + 20
+    if order == "from the last":
+        made.reverse()
+    elif order == "the first last":
+        made = [*made[1:], made[0]]
+    for position, index in enumerate(made):
+        qps.destroy(index)
+        rest = made[position + 1 :]
+        assert nic.qp_high == max([before, *(i + 1 for i in rest)])
+    local, remote = pair.a.region(8), pair.b.region(8)
+    pair.a.send(WrOpcode.RDMA_WRITE, local, 8, remote=remote)
+    pair.run()
+    assert statuses(pair.a.poll()) == [WcStatus.SUCCESS]
+    qps.destroy(pair.a.qp)
+    assert nic.qp_high == 0
+    assert pair.a.transmit(0) == []
+    assert pair.a.engine.next_deadline() >= 1 << 61
 
 
 def test_connecting_twice_is_an_illegal_transition() -> None:

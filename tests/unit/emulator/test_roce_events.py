@@ -114,7 +114,7 @@ def test_events_come_in_the_order_in_which_things_happen() -> None:
 
 
 def test_nobody_fetching_them_harms_nobody() -> None:
-    """More than are kept: the later ones are lost, and the queue pairs go on."""
+    """More than are kept: the later ones are lost and counted, and the queue pairs go on."""
     pair = Pair()
     srq = pair.b.engine.srqs.create(1, 1)
     for _ in range(MAX_EVENTS + 10):
@@ -122,6 +122,7 @@ def test_nobody_fetching_them_harms_nobody() -> None:
         pair.b.engine.qps.fail(index)
         pair.b.engine.qps.destroy(index)
     assert len(events(pair.b)) == MAX_EVENTS
+    assert pair.b.engine.counters()["events_lost"] == 10
     local, remote = pair.a.region(8), pair.b.region(8)
     post(pair.a, work(WrOpcode.RDMA_WRITE, [part(local)], **towards(remote)))
     pair.run()

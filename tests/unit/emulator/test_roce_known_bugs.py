@@ -353,7 +353,10 @@ def test_bug_15_inline_data_is_what_was_posted() -> None:
 
 
 def test_bug_16_an_error_says_whose_it_is() -> None:
-    """It came with another request's number and queue pair (SLES bsc 1111666)."""
+    """It came with another request's number and queue pair (SLES bsc 1111666).
+
+    When memory goes meanwhile: ``test_roce_memory_gone.py``.
+    """
     script = Script(options=QpOptions(retry_count=0, ack_timeout_code=8))
     write_of(script, 8, count=3)
     script.requests()

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from emulator.roce.attributes import QpAttributes, QpMask
 from emulator.roce.state import ARM_NEXT, RQE, WQE
 from kvlane.errors import QueueFullError, VerbsError
-from kvlane.verbs.enums import QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode
+from kvlane.verbs.enums import (
+    EventType,
+    QpState,
+    QpType,
+    SendFlags,
+    WcOpcode,
+    WcStatus,
+    WrOpcode,
+)
 from kvlane.verbs.protocols import QpOptions
-from kvlane.verbs.records import WC, new_records
+from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
 from tests.support.roce_pair import Pair, Port, Region
 
 OPCODES = {
@@ -26,6 +35,9 @@ OPCODES = {
     WrOpcode.LOCAL_INV: WcOpcode.LOCAL_INV,
     WrOpcode.BIND_MW: WcOpcode.BIND_MW,
 }
+
+UNRELIABLE = (QpType.UC, QpType.UD)
+"""A fault of sending leads these to SQE, and RC to ERR."""
 
 
 def work(region: Region, length: int, wr_ids: list[int], **fields: int) -> Any:
@@ -114,16 +126,77 @@ def test_inline_data_that_is_too_long_is_refused_in_error_too() -> None:
     assert pair.a.poll() == []
 
 
+def plain(dtype: np.dtype[Any], region: Region, wr_ids: list[int]) -> Any:
+    """SEND_WR or RECV_WR records over a whole region."""
+    requests = new_records(dtype, len(wr_ids))
+    requests.wr_id = wr_ids
+    requests.local_addr = region.addr
+    requests.length = len(region.data)
+    requests.lkey = region.key
+    if dtype == SEND_WR:
+        requests.opcode = int(WrOpcode.RDMA_WRITE)
+    return requests
+
+
+def to_send_error(port: Port) -> None:
+    """By a request that no queue pair but RC takes."""
+    port.engine.qps.post_work(port.qp, work(port.region(8), 8, [0], opcode=int(WrOpcode.RDMA_READ)))
+    port.transmit(0)
+    assert port.state == QpState.SQE
+    port.poll()
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [*((kind, QpState.ERR) for kind in QpType), *((kind, QpState.SQE) for kind in UNRELIABLE)],
+)
+def test_both_ways_to_post_flush_in_error(kind: QpType, state: QpState) -> None:
+    pair = Pair(kind=kind)
+    port, qps = pair.a, pair.a.engine.qps
+    region = port.region(8)
+    if state == QpState.SQE:
+        to_send_error(port)
+    else:
+        to_state(port, state)
+    qps.post_send(port.qp, plain(SEND_WR, region, [1, 2]))
+    qps.post_work(port.qp, work(region, 8, [3], opcode=int(WrOpcode.RDMA_WRITE)))
+    flushed = WcStatus.WR_FLUSH_ERR
+    assert summary(port) == [(n, flushed, WcOpcode.RDMA_WRITE) for n in (1, 2, 3)]
+    qps.post_recv(port.qp, plain(RECV_WR, region, [4, 5]))
+    qps.post_receives(port.qp, receives(region, [6]))
+    there = (4, 5, 6) if state == QpState.ERR else ()
+    assert summary(port) == [(n, flushed, WcOpcode.RECV) for n in there]
+    assert port.transmit(0) == []
+
+
+def test_the_plain_way_never_fills_a_queue_in_error_either() -> None:
+    pair = Pair(options=QpOptions(max_send_wr=4, max_recv_wr=4))
+    region, qps = pair.a.region(8), pair.a.engine.qps
+    to_state(pair.a, QpState.ERR)
+    for _ in range(3):
+        qps.post_send(pair.a.qp, plain(SEND_WR, region, [1, 2, 3, 4]))
+        qps.post_recv(pair.a.qp, plain(RECV_WR, region, [1, 2, 3, 4]))
+    assert len(pair.a.poll()) == 24
+    with pytest.raises(QueueFullError):
+        qps.post_send(pair.a.qp, plain(SEND_WR, region, [1, 2, 3, 4, 5]))
+    with pytest.raises(QueueFullError):
+        qps.post_recv(pair.a.qp, plain(RECV_WR, region, [1, 2, 3, 4, 5]))
+
+
 @pytest.mark.parametrize("kind", list(QpType))
 def test_nothing_is_sent_before_rts_and_nothing_received_in_reset(kind: QpType) -> None:
     port = Port(1, 1, QpOptions(), None, kind)
     local = port.region(8)
     with pytest.raises(VerbsError, match="INIT"):
         port.engine.qps.post_work(port.qp, work(local, 8, [1]))
+    with pytest.raises(VerbsError, match="INIT"):
+        port.engine.qps.post_send(port.qp, plain(SEND_WR, local, [1]))
     port.engine.qps.post_receives(port.qp, receives(local, [1]))
     to_state(port, QpState.RESET)
     with pytest.raises(VerbsError, match="RESET"):
         port.engine.qps.post_receives(port.qp, receives(local, [1]))
+    with pytest.raises(VerbsError, match="RESET"):
+        port.engine.qps.post_recv(port.qp, plain(RECV_WR, local, [1]))
     assert port.poll() == []
 
 
@@ -205,3 +278,82 @@ def test_a_send_queue_drains_until_all_is_acknowledged() -> None:
         pair.b.receive(frame, pair.now)
     pair.run()
     assert not qps.is_draining(pair.a.qp)
+
+
+def step_until_drained(pair: Pair) -> None:
+    """The state and the event say the same, all the way."""
+    qps, engine = pair.a.engine.qps, pair.a.engine
+    while qps.is_draining(pair.a.qp):
+        assert engine.take_events() == []
+        assert pair.advance()
+    assert not any(wc.status for wc in pair.a.poll())
+    pair.a.transmit(pair.now)
+    assert [e.event for e in engine.take_events()] == [EventType.SQ_DRAINED]
+
+
+def to_drained(port: Port) -> None:
+    """To SQD, to be told of the end."""
+    attributes = QpAttributes(qp_state=QpState.SQD, en_sqd_async_notify=1)
+    port.engine.qps.modify(port.qp, attributes, QpMask.STATE | QpMask.EN_SQD_ASYNC_NOTIFY)
+
+
+def test_a_send_queue_drains_while_it_waits_for_a_receiver() -> None:
+    pair = Pair()
+    source, target = pair.a.region(8), pair.b.region(8)
+    qps = pair.a.engine.qps
+    qps.post_work(pair.a.qp, work(source, 8, [1]))
+    pair.step()
+    to_drained(pair.a)
+    assert pair.a.engine.counters()["rnr_nak_retry_err"] == 1
+    assert qps.is_draining(pair.a.qp)
+    assert pair.a.transmit(pair.now) == []
+    assert qps.is_draining(pair.a.qp)
+    pair.b.engine.qps.post_receives(pair.b.qp, receives(target, [1]))
+    step_until_drained(pair)
+    assert len(pair.b.poll()) == 1
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"opcode": int(WrOpcode.RDMA_READ)},
+        {"opcode": int(WrOpcode.RDMA_WRITE), "send_flags": int(SendFlags.FENCE)},
+    ],
+    ids=["limit of READs", "fence"],
+)
+def test_a_send_queue_drains_until_what_waits_for_a_read_has_gone_too(
+    second: dict[str, int],
+) -> None:
+    pair = Pair(options=QpOptions(max_rd_atomic=1, ack_timeout_code=8))
+    local, remote = pair.a.region(8), pair.b.region(8)
+    named = {"remote_addr": remote.addr, "rkey": remote.key}
+    qps = pair.a.engine.qps
+    qps.post_work(pair.a.qp, work(local, 8, [1], opcode=int(WrOpcode.RDMA_READ), **named))
+    qps.post_work(pair.a.qp, work(local, 8, [2], **second, **named))
+    (request,) = pair.a.transmit(pair.now)
+    to_drained(pair.a)
+    pair.b.receive(request, pair.now)
+    for frame in pair.b.transmit(pair.now):
+        pair.a.receive(frame, pair.now)
+    assert qps.is_draining(pair.a.qp)
+    step_until_drained(pair)
+
+
+def test_a_send_queue_drains_after_a_timeout() -> None:
+    pair = Pair()
+    local, remote = pair.a.region(8), pair.b.region(8)
+    named = {"remote_addr": remote.addr, "rkey": remote.key}
+    fields = {"opcode": int(WrOpcode.RDMA_WRITE), **named}
+    pair.a.engine.qps.post_work(pair.a.qp, work(local, 8, [1], **fields))
+    pair.a.transmit(pair.now)
+    to_drained(pair.a)
+    step_until_drained(pair)
+    assert pair.a.engine.counters()["local_ack_timeout_err"] == 1
+
+
+def test_what_has_not_begun_is_not_waited_for() -> None:
+    pair = Pair()
+    to_drained(pair.a)
+    pair.a.engine.qps.post_work(pair.a.qp, work(pair.a.region(8), 8, [1]))
+    step_until_drained(pair)
+    assert pair.a.poll() == []

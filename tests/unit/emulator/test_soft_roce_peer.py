@@ -5,9 +5,18 @@ docs/interop.md tells of each; here they hold without a guest to boot.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
 from emulator.pyverbs._cm_terms import Terms, connected_attributes
 from emulator.wire.aeth import RNR_TIMER_NS
 from emulator.wire.cm import PathRecord, Rep, Req
+from emulator.wire.icrc import icrc
+from emulator.wire.ip import emit_headers, emit_packet, parse_packet
+from emulator.wire.opcode import Opcode
+from emulator.wire.packet import RocePacket, emit_icrc
 from kvlane.verbs.enums import QpState, WcStatus, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from tests.support.cm_ports import ports
@@ -66,3 +75,30 @@ def test_the_starting_psn_of_connection_management_is_the_others_to_begin_with()
             ready, _ = connected_attributes(port, terms, QpState.RTR)
             sending, _ = connected_attributes(port, terms, QpState.RTS)
             assert (ready.rq_psn, sending.sq_psn) == (ours, theirs)
+
+
+FRAMES = json.loads(Path(__file__).with_name("soft_roce_frames.json").read_text())
+"""Captured by us: a frame of every kind that soft-RoCE of Linux 6.1 sent in the matrix."""
+_ETHERNET_BYTES = 14
+
+
+@pytest.mark.parametrize("captured", FRAMES, ids=lambda each: str(each["name"]))
+def test_a_captured_frame_is_read_and_would_be_written_the_same(captured: dict[str, str]) -> None:
+    ip_packet = bytes.fromhex(captured["frame"])[_ETHERNET_BYTES:]
+    descriptor, datagram = parse_packet(ip_packet)
+    packet, received_icrc = RocePacket.parse(datagram)
+    assert Opcode(packet.bth.opcode).name.lower() in captured["name"].replace(" ", "_")
+    headers = emit_headers(descriptor, len(datagram))
+    assert received_icrc == icrc(headers, datagram[:-4])
+    assert packet.emit() + emit_icrc(received_icrc) == datagram
+    assert emit_packet(descriptor, datagram) == ip_packet
+
+
+def test_the_captured_frames_are_of_every_kind_that_it_speaks() -> None:
+    """Of both IP versions, and with each sort of acknowledgement."""
+    names = {each["name"] for each in FRAMES}
+    by_ipv4 = {name.removesuffix("4") for name in names if name.endswith("ipv4")}
+    by_ipv6 = {name.removesuffix("6") for name in names if name.endswith("ipv6")}
+    assert by_ipv4 == by_ipv6
+    assert {f"rc_acknowledge {sort} ipv4" for sort in ("ack", "rnr nak", "nak")} <= names
+    assert len(names) == len(FRAMES) == 40

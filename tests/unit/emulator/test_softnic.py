@@ -15,10 +15,11 @@ import pytest
 from emulator.link.faults import FaultLink, FaultPlan
 from emulator.link.frames import Burst, Link
 from emulator.link.memory import memory_link_pair
+from emulator.link.wrapper import LinkWrapper
 from emulator.nic.softnic import SoftNic
 from emulator.roce.attributes import REQUIRED, AddressHandle, QpAttributes, QpCaps, QpMask
 from emulator.roce.engine import RoceEngine
-from kvlane.verbs.enums import AccessFlags, QpState, QpType, SendFlags, WcStatus, WrOpcode
+from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.records import SEND_WR, WC, new_records
 
 GIVE_UP_S = 60.0
@@ -29,10 +30,10 @@ NBYTES = 100_000
 class Host:
     """A NIC with one queue pair and one region."""
 
-    def __init__(self, link: Link, seed: int) -> None:
+    def __init__(self, link: Link, seed: int, kind: QpType = QpType.RC) -> None:
+        self.kind = kind
         engine = RoceEngine(
             gid=link.gid,
-            udp_port=link.udp_port,
             source_port=link.source_port,
             window_bytes=link.receive_window_bytes,
             rng=random.Random(seed),
@@ -44,15 +45,15 @@ class Host:
             self.cq = opened.cqs.create(64)
             self.key = opened.regions.register(self.addr, NBYTES, ACCESS, 1, self.memory)
             self.qp = opened.qps.create(
-                QpType.RC, pd=1, send_cq=self.cq, recv_cq=self.cq, caps=QpCaps(max_send_wr=8)
+                kind, pd=1, send_cq=self.cq, recv_cq=self.cq, caps=QpCaps(max_send_wr=8)
             )
             self.number = opened.qps.number(self.qp)
 
-    def connect(self, peer: Host) -> None:
+    def connect(self, peer: Host, path_mtu: Mtu = Mtu.MTU_1024) -> None:
         attributes = QpAttributes(
             qp_access_flags=int(ACCESS),
             ah=AddressHandle(dgid=peer.nic.link.gid, udp_port=peer.nic.link.udp_port),
-            path_mtu=3,
+            path_mtu=int(path_mtu),
             dest_qp_num=peer.number,
             max_rd_atomic=4,
             max_dest_rd_atomic=4,
@@ -65,7 +66,7 @@ class Host:
         with self.nic.engine() as engine:
             for before, after in itertools.pairwise(states):
                 attributes.qp_state = after
-                mask = QpMask.STATE | REQUIRED[before, after][QpType.RC]
+                mask = QpMask.STATE | REQUIRED[before, after][self.kind]
                 engine.qps.modify(self.qp, attributes, mask)
 
     def write(self, peer: Host, *, lkey: int | None = None) -> None:
@@ -223,3 +224,54 @@ def test_a_frame_held_back_by_the_link_is_not_slept_over() -> None:
         b.nic.progress()
     a.nic.close()
     b.nic.close()
+
+
+class Silent(LinkWrapper):
+    """A link that counts what it gets, and on which nothing ever arrives."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self.frames = 0
+
+    def send(self, burst: Burst) -> int:
+        self.frames += burst.count
+        return burst.count
+
+
+SMALL_MTU = Mtu.MTU_256
+LONG_PACKETS = -(-NBYTES // SMALL_MTU.nbytes)
+"""Of one WRITE; more than a NIC sends before it looks at what it has received."""
+
+
+@pytest.fixture
+def unanswered() -> Iterator[tuple[Host, Host, Silent]]:
+    """A requester that needs no answer, its peer, and its link: nothing from outside wakes it."""
+    left, right = memory_link_pair()
+    link = Silent(left)
+    a, b = Host(link, 1, QpType.UC), Host(right, 2, QpType.UC)
+    a.connect(b, SMALL_MTU)
+    yield a, b, link
+    a.nic.close()
+    b.nic.close()
+
+
+def test_requests_left_unsent_wake_a_sleeper(unanswered: tuple[Host, Host, Silent]) -> None:
+    a, b, link = unanswered
+    sleeper = Sleeper(a.nic)
+    a.write(b)
+    assert 0 < link.frames < LONG_PACKETS
+    assert sleeper.woke()
+
+
+def test_nobody_sleeps_over_requests_left_unsent(unanswered: tuple[Host, Host, Silent]) -> None:
+    a, b, link = unanswered
+    a.write(b)
+    while link.frames < LONG_PACKETS:
+        waits = threading.Thread(target=a.nic.wait, args=(1e3 * GIVE_UP_S, -1), daemon=True)
+        waits.start()
+        waits.join(GIVE_UP_S / 2)
+        assert not waits.is_alive()
+        assert a.nic.progress()
+    assert a.poll() == [WcStatus.SUCCESS]
+    assert link.frames == LONG_PACKETS
+    assert not a.nic.progress()

@@ -26,6 +26,7 @@ from emulator.wire.opcode import Opcode
 from kvlane.verbs.enums import AccessFlags, QpState, QpType, WrOpcode
 from kvlane.verbs.protocols import QpOptions
 from tests.support.roce_pair import ALL_ACCESS, Channel, Frame, LossyChannel, Pair, reseal
+from tests.support.roce_work import part, receive
 
 MTU = 256
 PACKETS = 8
@@ -279,6 +280,7 @@ NO_DROPS = {
     # What comes with it is in UC_DROP_COUNTERS on UC, and a NAK on RC.
     "resp_local_length_error",
     "cq_overflow",  # the packet was taken; its completion is lost
+    "events_lost",  # it is an event that is lost
     *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"),
     "rp_cnp_ignored",  # a queue pair without congestion control has no use for it
 }
@@ -447,3 +449,66 @@ def test_nobody_is_told_after_the_observer_has_gone() -> None:
     pair.run()
     assert pair.a.state == QpState.ERR
     assert pair.trace.events == []
+
+
+def ended_by_overrun(pair: TracedPair, by_post: bool) -> tuple[int, int]:
+    """Two queue pairs of b on a completion queue that is too small for the receives of one,
+    which are flushed: numbers of that one and of the other."""
+    engine, qp, other = pair.b.engine, pair.b.qp, pair.b.new_qp()
+    small = engine.cqs.create(1)
+    for each in (qp, other):
+        engine.qps.table[each].recv_cq = small
+    receives = [receive([part(pair.b.region(MTU))]) for _ in range(2)]
+    to_error = (qp, QpAttributes(qp_state=QpState.ERR), QpMask.STATE)
+    pair.trace.clear()
+    if by_post:
+        engine.qps.modify(*to_error)
+    for each in receives:
+        engine.qps.post_receives(qp, each)
+    if not by_post:
+        engine.qps.modify(*to_error)
+    return engine.qps.number(qp), engine.qps.number(other)
+
+
+def test_a_modify_tells_what_it_does_to_other_queue_pairs() -> None:
+    pair = TracedPair()
+    modified, other = ended_by_overrun(pair, by_post=False)
+    changes = [(e.qpn, e.before, e.after, e.cause) for e in pair.trace.of(StateChange)]
+    assert changes == [
+        (modified, QpState.RTS, QpState.ERR, "modify"),
+        (other, QpState.INIT, QpState.ERR, "modify"),
+    ]
+    pair.b.transmit(0)
+    assert len(pair.trace.of(StateChange)) == len(changes)
+
+
+def test_what_a_post_does_to_other_queue_pairs_is_told_with_the_next_burst() -> None:
+    pair = TracedPair()
+    _, other = ended_by_overrun(pair, by_post=True)
+    pair.b.transmit(0)
+    change = pair.trace.only(StateChange, qpn=other)
+    assert (change.before, change.after, change.cause) == (QpState.INIT, QpState.ERR, "post")
+
+
+def test_what_a_post_has_done_is_told_before_the_modify_that_follows() -> None:
+    pair = TracedPair()
+    _, number = ended_by_overrun(pair, by_post=True)
+    other = number & (len(pair.b.engine.qps.table) - 1)
+    pair.b.engine.qps.modify(other, QpAttributes(qp_state=QpState.RESET), QpMask.STATE)
+    changes = pair.trace.of(StateChange, qpn=number)
+    assert [(e.before, e.after, e.cause) for e in changes] == [
+        (QpState.INIT, QpState.ERR, "post"),
+        (QpState.ERR, QpState.RESET, "modify"),
+    ]
+
+
+def test_a_queue_pair_in_the_place_of_another_begins_in_reset() -> None:
+    pair = TracedPair()
+    engine, gone = pair.a.engine, pair.a.qp
+    engine.qps.destroy(gone)
+    pair.a.transmit(0)
+    assert pair.trace.events == []
+    fresh = pair.a.new_qp()
+    assert fresh == gone
+    change = pair.trace.only(StateChange)
+    assert (change.qpn, change.before) == (engine.qps.number(fresh), QpState.RESET)

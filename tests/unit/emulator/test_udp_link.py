@@ -26,6 +26,7 @@ from tests.support.link_bursts import (
     receive_once,
     wait_readable,
 )
+from tests.support.requirements import lacking
 
 Pair = tuple[UdpLink, UdpLink]
 _SO_NO_CHECK = 11
@@ -77,7 +78,7 @@ def test_descriptors_tell_what_the_ip_header_says() -> None:
     try:
         wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
     except PermissionError:
-        pytest.skip("a packet socket needs CAP_NET_RAW")
+        lacking("a packet socket needs CAP_NET_RAW; run the tests as root, or allow it")
     sender, receiver = UdpLink("127.0.0.1"), UdpLink("127.0.0.1")
     with wire:
         wire.bind(("lo", 0x0800))
@@ -316,6 +317,16 @@ def test_a_burst_that_is_too_small_loses_frames_and_says_so() -> None:
         receiver.receive(burst, 0)
     assert burst.payload(0) == numbered([3000, 40])[1]
     assert receiver.lost_receiving == 1
+    sender.close()
+    receiver.close()
+
+
+def test_a_coalesced_read_that_is_cut_loses_all_its_frames_and_counts_them() -> None:
+    sender, receiver = UdpLink("127.0.0.1"), UdpLink("127.0.0.1")
+    sender.send(burst_to(receiver, numbered([1000] * 20 + [300]), sender))
+    wait_readable(receiver)
+    delivered = receiver.receive(Burst(64, 5000), 0)
+    assert (delivered, receiver.lost_receiving) == (0, 21)
     sender.close()
     receiver.close()
 

@@ -326,3 +326,22 @@ def test_a_mapping_is_shown_by_the_settings_that_it_was_loaded_into() -> None:
         "  # Unit: bytes. Range: 64 to 1TiB. Default: 4KiB.",
     ]
     assert load_mapping(Node, yaml.safe_load(text)).options == {"size_bytes": "4KiB", "slots": 7}
+
+
+@dataclass(frozen=True)
+class Wordy:
+    """One number that may be a word."""
+
+    row: int = setting(-1, "A row.", minimum=-1, maximum=9, words={"auto": -1, "last": 9})
+
+
+@pytest.mark.parametrize(("written", "row"), [("auto", -1), ("last", 9), (3, 3)])
+def test_a_word_stands_for_its_number(written: object, row: int) -> None:
+    assert load_mapping(Wordy, {"row": written}).row == row
+    assert "auto is -1. last is 9." in " ".join(render(Wordy(row=row)).replace("#", "").split())
+
+
+@pytest.mark.parametrize("written", ["Auto", "first", "", "3"])
+def test_no_other_word_does(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"row.*whole number"):
+        load_mapping(Wordy, {"row": written})

@@ -17,6 +17,12 @@ def test_everything_is_chosen_by_default() -> None:
     )
 
 
+def test_auto_is_a_word_for_the_default() -> None:
+    assert load_mapping(HardwareOptions, {"gid_index": "auto", "mtu_bytes": "auto"}) == (
+        HardwareOptions()
+    )
+
+
 @pytest.mark.parametrize("mtu_bytes", [0, 256, 4096])
 def test_an_mtu_is_one_of_the_five_or_that_of_the_port(mtu_bytes: int) -> None:
     assert load_mapping(HardwareOptions, {"mtu_bytes": mtu_bytes}).mtu_bytes == mtu_bytes
@@ -28,7 +34,7 @@ def test_an_mtu_is_one_of_the_five_or_that_of_the_port(mtu_bytes: int) -> None:
         ({"mtu_bytes": 1500}, "mtu_bytes.*0 for that of the port"),
         ({"port": 0}, "port.*out of range"),
         ({"gid_index": -2}, "gid_index.*out of range"),
-        ({"gid_index": "auto"}, "gid_index.*whole number"),
+        ({"gid_index": "automatic"}, "gid_index.*whole number"),
         ({"device": 0}, "device.*text"),
         ({"listen": "127.0.0.1:0"}, "listen is an unknown key"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,38 @@ def test_without_the_jit_a_kernel_is_the_function_itself(tmp_path: Path) -> None
     (tmp_path / "half.py").write_text(KERNEL)
     env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "1"}
     assert run(["half.py"], tmp_path, env) == "True 1.5 0 True True True"
+
+
+RACE = """
+import sys, time
+from numba.core.caching import IndexDataCacheFile
+from kvlane import jit
+
+def adding(number):
+    @jit.kernel
+    def add(x):
+        return x + number
+    return add
+
+save = IndexDataCacheFile._save_index
+
+def save_late(self, overloads):
+    time.sleep(float(sys.argv[1]))  # between looking for a free number and taking it
+    save(self, overloads)
+
+IndexDataCacheFile._save_index = save_late
+kernels = [adding(int(number)) for number in sys.argv[2:]]
+print(*(kernel(1000) for kernel in kernels))
+print(*(sum(kernel.stats.cache_hits.values()) for kernel in kernels))
+"""
+
+
+def test_kernels_of_one_name_that_are_stored_at_once_stay_apart(tmp_path: Path) -> None:
+    """They would get the same file: one's machine code under the other's name, and for good."""
+    env = {"KVLANE_CACHE_DIR": str(tmp_path / "cache")}
+    program = tmp_path / "race.py"
+    program.write_text(RACE)
+    with ThreadPoolExecutor() as pool:
+        racers = [pool.submit(run, [str(program), "1", n], tmp_path, env) for n in ("1", "2", "3")]
+        assert [racer.result() for racer in racers] == ["1001\n0", "1002\n0", "1003\n0"]
+    assert run([str(program), "0", "1", "2", "3"], tmp_path, env) == "1001 1002 1003\n1 1 1"
