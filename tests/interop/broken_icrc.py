@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from emulator.link.raw import RawLink
-
 from emulator.link.frames import Burst
+from emulator.link.raw import RawLink
 from tests.interop import endpoint
 
 _send = RawLink.send
