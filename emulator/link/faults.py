@@ -165,10 +165,10 @@ class FaultLink(LinkWrapper):
 
     def __init__(self, link: Link, plan: FaultPlan, rng: Rng) -> None:
         super().__init__(link)
-        self.injected: dict[str, int] = dict.fromkeys(FAULTS, 0)
-        """How many frames got each fault, both directions together."""
-        self._outward = _FaultyPath(plan, rng, self.injected)
-        self._inward = _FaultyPath(plan, rng, self.injected)
+        self._injected_outward = dict.fromkeys(FAULTS, 0)
+        self._injected_inward = dict.fromkeys(FAULTS, 0)
+        self._outward = _FaultyPath(plan, rng, self._injected_outward)
+        self._inward = _FaultyPath(plan, rng, self._injected_inward)
         self._below_in = Burst(0, 0)
         self._below_out = Burst(0, 0)
         self._now = 0
@@ -178,14 +178,24 @@ class FaultLink(LinkWrapper):
         """Frames that no burst of whoever receives has room for."""
 
     def counters(self) -> dict[str, int]:
-        """What the link below has counted, and what is lost here without being a fault."""
+        """What the link below has counted, what is lost here without being a fault, and what is
+        lost on purpose, as ``link_dropped``."""
         counters = self._link.counters()
         for name, lost in (
             ("link_lost_sending", self.lost_sending),
             ("link_lost_receiving", self.lost_receiving),
+            ("link_dropped_sending", self._injected_outward["drop"]),
+            ("link_dropped_receiving", self._injected_inward["drop"]),
         ):
             counters[name] = counters.get(name, 0) + lost
         return counters
+
+    @property
+    def injected(self) -> dict[str, int]:
+        """How many frames got each fault, both directions together."""
+        return {
+            fault: self._injected_outward[fault] + self._injected_inward[fault] for fault in FAULTS
+        }
 
     def send(self, burst: Burst) -> int:
         """Accept all frames, or none while the link below is still full from before.

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.interop import network
@@ -27,7 +28,7 @@ from tests.interop.machine import running
 from tests.interop.remote import RemoteError
 from tests.interop.report import Outcome, Report
 
-GOOD, BAD, NO_RESULT = 0, 1, 2
+GOOD, BAD, NO_RESULT, INTERRUPTED = 0, 1, 2, 130
 CONTROL_PORT = 9777
 PARTS: dict[str, Callable[[Ends, Report], None]] = {
     "reliable": reliable.run,
@@ -36,6 +37,9 @@ PARTS: dict[str, Callable[[Ends, Report], None]] = {
     "connections": connections.run,
     "kv": kv.run,
 }
+
+CELLS = {"reliable": 448, "datagrams": 28, "trouble": 88, "connections": 4, "kv": 80}
+"""How many there must be, so that none is lost by a mistake."""
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -94,6 +98,19 @@ def run_matrix(opts: argparse.Namespace, records: Path) -> Report:
     return report
 
 
+def complaints(report: Report, parts: Sequence[str]) -> list[str]:
+    """What is wrong with a run: failures, cells that are missing, and skips where none may be."""
+    wrong = []
+    if report.count(Outcome.FAILED):
+        wrong.append(f"{report.count(Outcome.FAILED)} cells failed")
+    expected = sum(CELLS[part] for part in parts)
+    if len(report.cells) != expected:
+        wrong.append(f"{len(report.cells)} cells, and there should be {expected}")
+    if report.count(Outcome.SKIPPED) and os.environ.get("KVLANE_REQUIRE_ALL") == "1":
+        wrong.append(f"{report.count(Outcome.SKIPPED)} cells were skipped")
+    return wrong
+
+
 def inside(opts: argparse.Namespace) -> int:
     """In the namespace: the run itself, its summary and what stays of it."""
     begin = time.monotonic()
@@ -101,10 +118,13 @@ def inside(opts: argparse.Namespace) -> int:
     verdict = NO_RESULT
     try:
         report = run_matrix(opts, records)
-        verdict = BAD if report.count(Outcome.FAILED) else GOOD
+        wrong = complaints(report, opts.part or list(PARTS))
+        verdict = BAD if wrong else GOOD
         if opts.json:
             opts.json.write_text(json.dumps(report.as_records(), indent=1) + "\n")
         print(f"{time.monotonic() - begin:.0f} s")
+        for text in wrong:
+            print(f"not good enough: {text}")
         print(report.summary())
     except (GuestError, RemoteError) as error:
         print(f"interop: no result: {error}", file=sys.stderr)
@@ -128,16 +148,19 @@ def main() -> int:
     """Prepare with the network of this machine, then go on in a namespace without one."""
     opts = options(sys.argv[1:])
     if network.is_inside():
+        network.stop_on_sigterm()
         return inside(opts)
     try:
         files = packages.obtain(packages.cache_folder())
         initramfs.build(files)
-        network.enter("tests.interop", sys.argv[1:])
+        return network.run_inside("tests.interop", sys.argv[1:])
     except (GuestError, OSError) as error:
         print(f"interop: no result: {error}", file=sys.stderr)
     return NO_RESULT
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
+    try:
         sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

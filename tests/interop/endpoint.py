@@ -130,19 +130,22 @@ class Endpoint:
         self._programs: dict[int, subprocess.Popen[str]] = {}
         self._next = 1
 
-    def open(self, gid_wait_s: float = 5.0) -> dict[str, Any]:
+    def open(self, gid_wait_s: float = 15.0) -> dict[str, Any]:
         """Open the first device; addresses of a new interface take a moment to become GIDs."""
         name = get_device_list()[0].name.decode()
         self._device = Context(name=name)
         self._pd = PD(self._device)
         end = time.monotonic() + gid_wait_s
-        while time.monotonic() < end:
-            gids = self._gids()
-            if all(any(g.startswith(look) for g in gids) for look in GID_LOOKS.values()):
-                break
+        while not self._has_all_gids():
+            if time.monotonic() > end:
+                raise RuntimeError(f"{name} lacks the GID of an address: {self._gids()}")
             time.sleep(0.05)
         attributes = self._device.query_port(PORT)
         return {"device": name, "gids": self._gids(), "active_mtu": attributes.active_mtu}
+
+    def _has_all_gids(self) -> bool:
+        gids = self._gids()
+        return all(any(gid.startswith(look) for gid in gids) for look in GID_LOOKS.values())
 
     def _gids(self) -> list[str]:
         """The first entries of the table; where it is empty, there are zeros."""
@@ -313,9 +316,8 @@ class Endpoint:
         return {"status": process.returncode, "output": output}
 
 
-def serve(host: str, port: int) -> None:
+def serve(endpoint: Endpoint, host: str, port: int) -> None:
     """Do what comes over the connection until it ends."""
-    endpoint = Endpoint()
     with socket.create_connection((host, port), timeout=30) as connection:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -331,4 +333,4 @@ def serve(host: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(Endpoint(), sys.argv[1], int(sys.argv[2]))

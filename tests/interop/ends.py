@@ -18,9 +18,15 @@ from tests.interop.remote import Remote, RemoteError, accept
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDPOINT = Path(__file__).with_name("endpoint.py")
+EMULATED_ENDPOINT = Path(__file__).with_name("emulated_endpoint.py")
 BOOT_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
+GUEST_LOGS = (
+    "dmesg > /exchange/kernel.log; cd /sys/class/infiniband/rxe0/ports/1/hw_counters && "
+    "grep . * > /exchange/counters.txt"
+)
+"""What soft-RoCE has said and counted."""
 
 EMULATOR, RXE = "emulator", "rxe"
 TIMERS = {"timeout": 16, "retry_cnt": 6, "rnr_retry": 6, "min_rnr_timer": 12}
@@ -44,22 +50,23 @@ class Ends:
         self._process: subprocess.Popen[bytes] | None = None
         self._options: tuple[str, ...] = ()
         self.rxe = accept(listener, RXE, BOOT_TIMEOUT_S, guest.require_running)
-        self.rxe_facts: dict[str, Any] = self.rxe.call("open")
-        self.emulator_facts: dict[str, Any] = {}
+        self.rxe.call("open")
 
-    def use_emulator(self, *options: str, program: Path = ENDPOINT) -> None:
+    def use_emulator(self, *options: str) -> None:
         """Have an emulator with these options of the drop-in, a new one unless it has them."""
-        if self._emulator is not None and self._options == (*options, str(program)):
+        is_running = self._process is not None and self._process.poll() is None
+        if self._emulator is not None and is_running and self._options == options:
             return
         self.stop_emulator()
-        command = emulated(options, [str(program), HOST_IPV4, str(self._listener.getsockname()[1])])
+        port = str(self._listener.getsockname()[1])
+        command = emulated(options, [str(EMULATED_ENDPOINT), HOST_IPV4, port])
         with (self._logs / "emulator.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self._emulator = accept(self._listener, EMULATOR, START_TIMEOUT_S, self._require_process)
-        self.emulator_facts = self._emulator.call("open")
-        self._options = (*options, str(program))
+        self._emulator.call("open")
+        self._options = options
 
     def stop_emulator(self) -> None:
         """End its process."""
@@ -75,10 +82,12 @@ class Ends:
             self._process = None
 
     def close(self) -> None:
-        """End both endpoints' programs."""
+        """Leave the guest's logs where the host sees them, and end both endpoints' programs."""
         self.stop_emulator()
-        with suppress(OSError):
-            self.rxe.close()
+        with suppress(RemoteError):
+            logs = self.rxe.call("start", words=["sh", "-c", GUEST_LOGS])
+            self.rxe.call("finish", program=logs, within_s=STOP_TIMEOUT_S)
+        self.rxe.close()
 
     def _require_process(self) -> None:
         if self._process is not None and self._process.poll() is not None:
@@ -89,8 +98,7 @@ class Ends:
         """The endpoint of that name."""
         if name == RXE:
             return self.rxe
-        if self._emulator is None:
-            self.use_emulator()
+        self.use_emulator(*self._options)
         assert self._emulator is not None
         return self._emulator
 

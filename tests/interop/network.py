@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,11 @@ HOST_IPV4 = "192.168.77.1"
 GUEST_IPV4 = "192.168.77.2"
 HOST_IPV6 = "fd77::1"
 GUEST_IPV6 = "fd77::2"
+TERMINATED = 143
+"""Exit status of a program that SIGTERM has ended."""
 _HOST_MAC = "52:54:00:77:00:01"
+_SET_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of linux/prctl.h."""
 _INSIDE = "KVLANE_INTEROP_NAMESPACE"
 """Set in the process that runs inside the namespace."""
 
@@ -36,18 +42,37 @@ def is_inside() -> bool:
     return _INSIDE in os.environ
 
 
-def enter(module: str, arguments: list[str]) -> None:
-    """Become ``python -m module`` in a namespace of its own; returns only by GuestError.
+def run_inside(module: str, arguments: list[str]) -> int:
+    """Run ``python -m module`` in namespaces of its own; its exit status.
 
-    It has no name, so it goes when its last process does, however that ends.
+    The network's has no name, so it goes with its last process. That of processes sees to it
+    that there is a last one: all end with the first. The first is told to end when this process
+    ends, however it does: ``unshare`` goes with this one, and tells its child.
     """
     if os.geteuid() != 0:
         raise GuestError("a network namespace with a tap takes root: run this as root")
     unshare = shutil.which("unshare")
     if unshare is None:
         raise GuestError("unshare is missing: apt-get install util-linux")
-    command = [unshare, "--net", "--", sys.executable, "-m", module, *arguments]
-    os.execve(unshare, command, {**os.environ, _INSIDE: "1"})
+    namespaces = ["--net", "--pid", "--mount-proc", "--fork", "--kill-child=SIGTERM"]
+    command = [unshare, *namespaces, "--", sys.executable, "-m", module, *arguments]
+    stop_on_sigterm()
+    process = subprocess.Popen(
+        command, env={**os.environ, _INSIDE: "1"}, preexec_fn=_end_with_parent
+    )
+    try:
+        return process.wait()
+    finally:
+        process.kill()  # it ignores milder signals
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def stop_on_sigterm() -> None:
+    """Let SIGTERM unwind the program as an exception does, so that nothing is left behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
 
 
 def set_up() -> None:

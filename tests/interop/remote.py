@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 CALL_TIMEOUT_S = 60.0
@@ -40,7 +41,8 @@ class Remote:
 
     def close(self) -> None:
         """End the connection, and with it the endpoint's program."""
-        self._stream.close()
+        with suppress(OSError):  # of what could not be sent any more
+            self._stream.close()
         self._connection.close()
 
 

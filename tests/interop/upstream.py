@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from tests.conformance.sdist import SdistError
@@ -123,6 +122,12 @@ def comparison(emulator: Mapping[str, str], rxe: Mapping[str, str]) -> Iterator[
     if ahead:
         yield ""
     yield from (f"- `{test}`: {emulator.get(test, 'not run')} here" for test in ahead)
+    yield ""
+    failed = [test for test in rxe if rxe[test] == FAILED]
+    yield f"Tests that fail on soft-RoCE: {len(failed)}."
+    if failed:
+        yield ""
+    yield from (f"- `{test}`: {emulator.get(test, 'not run')} here" for test in failed)
 
 
 def _row(name: str, prefix: str, emulator: Mapping[str, str], rxe: Mapping[str, str]) -> str:
@@ -147,10 +152,12 @@ def main() -> int:
     opts = parser.parse_args()
     cache = packages.cache_folder()
     try:
-        if not network.is_inside():
+        if network.is_inside():
+            network.stop_on_sigterm()
+        else:
             initramfs.build(packages.obtain(cache))
             pyverbs_build.obtain(cache)
-            network.enter("tests.interop.upstream", sys.argv[1:])
+            return network.run_inside("tests.interop.upstream", sys.argv[1:])
         with tempfile.TemporaryDirectory(prefix="kvlane-upstream-") as name:
             scratch = Path(name)
             rxe = on_rxe(pyverbs_build.obtain(cache), scratch)
@@ -165,5 +172,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        sys.exit(main())
+    sys.exit(main())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 from tests.interop.ends import EMULATOR, ROOT, RXE, Ends, emulated
 from tests.interop.network import GUEST_IPV4, GUEST_IPV6, HOST_IPV4, HOST_IPV6
@@ -13,8 +15,8 @@ from tests.interop.report import MismatchError, Report, require
 COUNT = 5
 PORT = 7174
 PATIENCE_S = 60.0
-START_UP_S = 1.0
-"""Until rping listens; it says nothing when it does."""
+LISTENS = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done"
+"""For sh in the guest: rping says nothing when it listens."""
 _PROGRAM = str(Path(__file__).parents[1] / "rping.py")
 
 
@@ -31,7 +33,8 @@ def run(ends: Ends, report: Report) -> None:
 def _rping_serves(ends: Ends, guest_ip: str) -> None:
     words = ["rping", "-s", "-a", guest_ip, "-p", str(PORT), "-C", str(COUNT), "-v"]
     rping = ends.rxe.call("start", words=words)
-    time.sleep(START_UP_S)
+    listening = ends.rxe.call("start", words=["sh", "-c", LISTENS])
+    ends.rxe.call("finish", program=listening, within_s=20.0)
     try:
         ours = subprocess.run(
             emulated((), [_PROGRAM, "client", guest_ip, str(PORT), str(COUNT)]),
@@ -63,11 +66,7 @@ def _rping_connects(ends: Ends, host_ip: str) -> None:
     )
     try:
         assert server.stdout is not None
-        lines = []
-        while not lines or "listening" not in lines[-1]:
-            line = server.stdout.readline()
-            require(line, f"our server ended: {''.join(lines)[-600:]}")
-            lines.append(line)
+        _await_line(server.stdout, "listening")
         words = ["rping", "-c", "-a", host_ip, "-p", str(PORT), "-C", str(COUNT), "-v", "-V"]
         rping = ends.rxe.call("start", words=words)
         theirs = ends.rxe.call("finish", program=rping, within_s=30.0)
@@ -77,6 +76,20 @@ def _rping_connects(ends: Ends, host_ip: str) -> None:
             raise MismatchError(f"rping: {theirs['output'][-600:]}; our server: {said}")
         got = theirs["output"].count("ping data: rdma-ping-")
         require(got == COUNT, f"rping got {got} answers: {theirs['output'][-600:]}")
+        for _ in range(COUNT):
+            _await_line(server.stdout, "served")
     finally:
         server.kill()
         server.wait()
+
+
+def _await_line(output: IO[str], beginning: str) -> None:
+    """Read lines until one begins so; MismatchError when none does in time."""
+    deadline = time.monotonic() + PATIENCE_S
+    said: list[str] = []
+    while not said or not said[-1].startswith(beginning):
+        left_s = deadline - time.monotonic()
+        ready = left_s > 0 and select.select([output], [], [], left_s)[0]
+        line = output.readline() if ready else ""
+        require(line, f"our server did not get to {beginning!r}: {''.join(said)[-600:]}")
+        said.append(line)

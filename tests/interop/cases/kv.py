@@ -28,7 +28,7 @@ from tests.support.kv_target import SLOT_BYTES
 TESTS = "tests/integration/test_kv_commands.py"
 CONTROL_PORT = 7600
 START_TIMEOUT_S = 90.0
-TESTS_TIMEOUT_S = 150.0
+TESTS_TIMEOUT_S = 280.0
 _POLL_S = 0.1
 _ON_THE_WIRE = {"link": "raw", "interface": TAP}
 _PYVERBS = "usr/lib/python3/dist-packages/pyverbs"
@@ -166,16 +166,19 @@ def _pytest(results: str) -> list[str]:
 def _tests_outside(ends: Ends, variables: Mapping[str, str]) -> Results:
     results = ends.exchange / "results.xml"
     results.unlink(missing_ok=True)
-    done = subprocess.run(
-        [sys.executable, *_pytest(str(results))],
-        cwd=ROOT,
-        env={**os.environ, **_compiler_settings(ends), **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TESTS_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, *_pytest(str(results))],
+            cwd=ROOT,
+            env={**os.environ, **_compiler_settings(ends), **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TESTS_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RemoteError(f"pytest did not end within {TESTS_TIMEOUT_S} s") from error
     return _read(results, done.stdout + done.stderr)
 
 
@@ -227,7 +230,7 @@ def _start_in_guest(ends: Ends, words: list[str], variables: Mapping[str, str], 
 
 def _compiler_settings(ends: Ends) -> dict[str, str]:
     """Kernels for any x86-64, so that the guest's emulated processor finds them compiled."""
-    cache = ends.files.folder / "kernels"
+    cache = ends.files.folder.parent / "kernels"
     return {
         "NUMBA_CPU_NAME": "x86-64",
         "NUMBA_CPU_FEATURES": "",

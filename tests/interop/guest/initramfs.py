@@ -18,21 +18,25 @@ _FIRST_PROGRAM = Path(__file__).with_name("init.sh")
 
 def build(files: GuestFiles) -> None:
     """Write ``files.initramfs``; GuestError when a program for that is missing."""
-    busybox = shutil.which("busybox")
-    if busybox is None or shutil.which("cpio") is None:
-        raise GuestError("busybox or cpio is missing: apt-get install busybox-static cpio")
+    if shutil.which("cpio") is None:
+        raise GuestError("cpio is missing: apt-get install cpio")
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         for folder in ("bin", "modules", *_MOUNT_POINTS):
             (root / folder).mkdir()
-        shutil.copy(busybox, root / "bin/busybox")
+        shutil.copy(files.tree / "bin/busybox", root / "bin/busybox")
         shutil.copy(_FIRST_PROGRAM, root / "init")
         (root / "init").chmod(0o755)
         order = load_order((files.modules / "modules.dep").read_text(), _MODULES)
         for path in order:
             shutil.copy(files.modules / path, root / "modules")
         (root / "modules/order").write_text("".join(f"{Path(path).name}\n" for path in order))
-        _pack(root, files.initramfs)
+        fresh = Path(name + ".cpio")
+        try:
+            _pack(root, fresh)
+            shutil.move(fresh, files.initramfs)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def load_order(dependencies: str, modules: tuple[str, ...]) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import os
+import platform
 import re
 import shutil
 import struct
 import subprocess
+import tempfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +34,7 @@ PACKAGES = (
     "kmod",
     "libkmod2",
     "iproute2",
+    "busybox-static",
 )
 """What the guest has beside the files of this machine, which it sees read-only."""
 
@@ -81,24 +86,33 @@ def cache_folder() -> Path:
 def obtain(cache: Path) -> GuestFiles:
     """Files of the guest except its initramfs, from the cache or fetched into it.
 
-    Raises GuestError when apt cannot get them.
+    Other packages or another release of Debian make another folder; a folder appears when it is
+    complete. Raises GuestError when apt cannot get the packages.
     """
-    stamp = cache / "kernel-version"
-    if stamp.is_file():
-        return GuestFiles(cache, stamp.read_text().strip())
-    shutil.rmtree(cache, ignore_errors=True)
-    archives = cache / "archives"
+    release = platform.freedesktop_os_release().get("VERSION_ID", "")
+    facts = "\n".join((*PACKAGES, release)).encode()
+    folder = cache / f"guest-{hashlib.sha256(facts).hexdigest()[:12]}"
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as name:
+            made = Path(name) / "guest"
+            _build(GuestFiles(made, _kernel_package().removeprefix("linux-image-")))
+            with suppress(OSError):  # another run was faster
+                made.rename(folder)
+    return GuestFiles(folder, (folder / "kernel-version").read_text().strip())
+
+
+def _build(files: GuestFiles) -> None:
+    archives = files.folder / "archives"
     archives.mkdir(parents=True)
-    kernel_package = _kernel_package()
+    kernel_package = f"linux-image-{files.kernel_version}"
     _run(["apt-get", "-q", "download", kernel_package, *PACKAGES], archives)
-    files = GuestFiles(cache, kernel_package.removeprefix("linux-image-"))
     _unpack(sorted(archives.glob("*.deb")), files.tree)
     bzimage = (files.tree / "boot" / f"vmlinuz-{files.kernel_version}").read_bytes()
     files.kernel.write_bytes(elf_of(bzimage))
     _index_modules(files)
     shutil.rmtree(archives)
-    stamp.write_text(files.kernel_version)
-    return files
+    (files.folder / "kernel-version").write_text(files.kernel_version)
 
 
 def elf_of(bzimage: bytes) -> bytes:
