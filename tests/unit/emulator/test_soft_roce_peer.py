@@ -57,6 +57,30 @@ def test_a_sequence_nak_without_such_a_wait_still_costs_one() -> None:
     assert statuses(script.port.poll()) == [WcStatus.RETRY_EXC_ERR]
 
 
+def test_naks_that_acknowledge_something_are_answered_at_once_and_use_up_nothing() -> None:
+    """Soft-RoCE as requester waits for its timer after the second, and gives up after the last."""
+    script = Script(options=QpOptions(retry_count=1))
+    post(script.port, work(WrOpcode.SEND, [part(script.port.region(5 * MTU))]))
+    names = ["SEND_FIRST 0", "SEND_MIDDLE 1", "SEND_MIDDLE 2", "SEND_MIDDLE 3", "SEND_LAST 4"]
+    assert script.requests() == names
+    for missing in range(1, 5):
+        script.acknowledge(missing, NAK_SEQUENCE)
+        assert script.requests() == names[missing:]
+    script.acknowledge(4)
+    assert statuses(script.port.poll()) == [WcStatus.SUCCESS]
+
+
+def test_a_responder_is_silent_about_the_rest_of_a_message_that_met_no_receive() -> None:
+    """Soft-RoCE sends a NAK for it in every round."""
+    script = Script()
+    (answer,) = script.request(Opcode.RC_SEND_FIRST, 0, payload=bytes(MTU))
+    kind, psn, syndrome = answer.split()
+    assert (kind, psn) == ("NAK", "0")
+    assert int(syndrome, 16) & 0x60 == RNR
+    assert script.request(Opcode.RC_SEND_MIDDLE, 1, payload=bytes(MTU)) == []
+    assert script.request(Opcode.RC_SEND_LAST, 2, payload=bytes(MTU)) == []
+
+
 def test_the_starting_psn_of_connection_management_is_the_others_to_begin_with() -> None:
     """IBTA 1.7 section 12.7.31: where the *remote* end shall begin; both ends must agree on it."""
     ours, theirs = 0x111111, 0x222222
