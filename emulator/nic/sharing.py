@@ -39,7 +39,8 @@ class SharedNic:
                 return
             if _by_place.get(self.place) is self:
                 del _by_place[self.place]
-        self.nic.close()
+            # Within the lock: whoever opens the interface next must find its addresses free.
+            self.nic.close()
 
 
 _lock = threading.Lock()

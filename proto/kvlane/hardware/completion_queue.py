@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvlane.errors import VerbsError
-from kvlane.hardware.channel import open_channel
+from kvlane.hardware.channel import close_with_events, open_channel
 from kvlane.hardware.core import DeviceCore
 from kvlane.hardware.failures import CREATING, DESTROYING, WORKING, errno_of, failing
 from kvlane.hardware.sleepers import Sleepers
@@ -43,7 +43,7 @@ class HardwareCq:
             try:
                 self.cq = core.binding.cq.CQ(context, depth, None, self._channel)
             except core.binding.error:
-                self._channel.close()
+                close_with_events(self._channel)
                 raise
         self.is_open = True
 
@@ -111,7 +111,7 @@ class HardwareCq:
                 )
             with failing(self._core.binding, "destroying a completion queue", DESTROYING):
                 self.cq.close()
-                self._channel.close()
+                close_with_events(self._channel)
             self.is_open = False
             self._fetched.clear()
             self._core.forget(self)

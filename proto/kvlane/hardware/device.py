@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kvlane.errors import VerbsError
 from kvlane.hardware.binding import Binding
+from kvlane.hardware.channel import close_with_events
 from kvlane.hardware.completion_queue import HardwareCq
 from kvlane.hardware.core import DeviceCore
 from kvlane.hardware.failures import CREATING, DESTROYING, failing
@@ -38,7 +39,7 @@ class HardwareDevice:
                 self._limits: Any = port.context.query_device()
                 self._pd = binding.pd.PD(port.context)
         except VerbsError:
-            port.context.close()
+            close_with_events(port.context)
             raise
         self._cqs: dict[HardwareCq, None] = {}
         self._sleepers = Sleepers()
@@ -120,7 +121,7 @@ class HardwareDevice:
             finally:
                 with failing(self._core.binding, f"closing {self._port.name}", DESTROYING):
                     self._pd.close()
-                    self._port.context.close()
+                    close_with_events(self._port.context)
                 self._send_requests.close()
 
     def _open_cqs(self) -> list[HardwareCq]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -51,6 +53,7 @@ class HardwareQp:
         self._send_requests = send_requests
         self._work = QueuePairWork(options.max_send_wr, options.max_recv_wr)
         self._is_connected = False
+        self._broken = ""
         with core.lock:
             self._qp = self._created(pd)
             self.endpoint = QpEndpoint(
@@ -128,7 +131,7 @@ class HardwareQp:
             self._require_open()
             tickets = self._work.receives.admit(requests["wr_id"])
             if rows:
-                with failing(self._core.binding, "posting receives", POSTING):
+                with self._posting("posting receives"):
                     post_receives(self._core.binding, self._qp, rows, tickets)
 
     def post_send(self, requests: RecordArray) -> None:
@@ -142,12 +145,30 @@ class HardwareQp:
                 raise VerbsError("nothing can be posted before the queue pair is connected")
             tickets = self._work.sends.admit(requests["wr_id"])
             if rows:
-                with failing(self._core.binding, "posting sends", POSTING):
+                with self._posting("posting sends"):
                     self._qp.post_send(self._send_requests.fill(rows, tickets))
+
+    @contextmanager
+    def _posting(self, doing: str) -> Iterator[None]:
+        """A device that refuses a batch may have taken a part of it, and does not say which.
+
+        So the queue pair is ended: what was taken is flushed, and nothing more is posted.
+        """
+        try:
+            with failing(self._core.binding, doing, POSTING):
+                yield
+        except VerbsError as error:
+            self._broken = str(error)
+            ended = self._core.binding.qp.QPAttr(qp_state=int(QpState.ERR))
+            with suppress(VerbsError), failing(self._core.binding, "ending a queue pair", WORKING):
+                self._qp.modify(ended, QP_STATE_MASK)
+            raise
 
     def _require_open(self) -> None:
         if not self._is_open:
             raise VerbsError("the queue pair is closed")
+        if self._broken:
+            raise VerbsError(f"the queue pair has ended, since {self._broken}")
 
     def close(self) -> None:
         """Destroy: when this returns the device has let go of all memory."""

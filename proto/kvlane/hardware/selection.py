@@ -8,6 +8,7 @@ from typing import Any
 from kvlane.errors import ConfigError, VerbsError
 from kvlane.hardware.abi import LinkLayer, PortState
 from kvlane.hardware.binding import Binding
+from kvlane.hardware.channel import close_with_events, event_files
 from kvlane.hardware.failures import OPENING, WORKING, failing
 from kvlane.hardware.gids import Gid, choose_gid
 from kvlane.hardware.options import AUTO_MTU, HardwareOptions
@@ -44,7 +45,7 @@ def choose_port(binding: Binding, options: HardwareOptions) -> ChosenPort:
             max_message_bytes=int(attributes.max_msg_sz),
         )
     except BaseException:
-        context.close()
+        close_with_events(context)
         raise
 
 
@@ -76,7 +77,7 @@ def _open_chosen(binding: Binding, options: HardwareOptions) -> Any:
 
 
 def _open(binding: Binding, name: str) -> Any:
-    with failing(binding, f"opening {name}", OPENING):
+    with failing(binding, f"opening {name}", OPENING), event_files:
         return binding.device.Context(name=name)
 
 
@@ -92,7 +93,7 @@ def _first_active(binding: Binding, names: list[str], port: int) -> Any:
         try:
             _usable_port(binding, context, port)
         except (ConfigError, VerbsError) as error:
-            context.close()
+            close_with_events(context)
             reasons.append(str(error))
         else:
             return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from kvlane.errors import VerbsError
 from kvlane.hardware.binding import Binding
-from kvlane.hardware.channel import open_channel
+from kvlane.hardware.channel import close_with_events, open_channel
 from tests.support.fake_rdma import FakeContext, fake_binding
 
 EVENT_FILE = "anon_inode:[eventfd]"
@@ -65,3 +66,22 @@ def test_when_it_cannot_be_told_the_channel_is_closed_again(count: int, opened: 
     with pytest.raises(VerbsError, match=f"shows {count} new ones"):
         open_channel(binding_with(channel), FakeContext(), EVENT_FILE)
     assert closed == [True]
+
+
+def test_nobody_else_opens_or_closes_such_a_file_meanwhile(opened: list[int]) -> None:
+    """Of two threads that connect at once each would see the other's descriptor too."""
+    other = os.eventfd(0)
+    closer = threading.Thread(
+        target=close_with_events, args=(SimpleNamespace(close=lambda: os.close(other)),)
+    )
+
+    def channel(context: object) -> Any:
+        closer.start()
+        closer.join(0.2)
+        assert closer.is_alive(), "it did not wait"
+        opened.append(os.eventfd(0))
+        return SimpleNamespace()
+
+    _, fd = open_channel(binding_with(channel), FakeContext(), EVENT_FILE)
+    closer.join()
+    assert fd == opened[0] != other

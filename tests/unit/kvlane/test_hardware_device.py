@@ -229,3 +229,27 @@ def test_a_queue_that_is_made_while_others_sleep_is_watched(device: HardwareDevi
             pass
         device.create_cq(1)
         sleeper.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("what", ["post_send", "post_recv"])
+def test_a_batch_that_the_device_refuses_ends_the_queue_pair(
+    what: str, pair: Pair, device: HardwareDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of it may have been taken; what is posted later must not hide behind "full"."""
+    pair.connect()
+    binding = device._core.binding
+
+    class Refused(binding.error):  # type: ignore[misc, name-defined]
+        error_code = 22
+
+    def fail(*_: Any) -> None:
+        raise Refused("Failed to post")
+
+    monkeypatch.setattr(binding.qp.QP, what, fail)
+    post, requests = getattr(pair.near, what), pair.sends() if "send" in what else pair.receives()
+    with pytest.raises(VerbsError, match=r"posting .* failed"):
+        post(requests)
+    monkeypatch.undo()
+    with pytest.raises(VerbsError, match="has ended, since posting"):
+        post(requests)
+    assert pair.near.state is QpState.ERR
