@@ -26,6 +26,7 @@ from emulator.roce.attributes import (
 )
 from kvlane.config import load_mapping, parse_endpoint
 from kvlane.errors import VerbsError
+from kvlane.verbs.calls import CallsOfMethods, DeviceOfMethods
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
@@ -62,8 +63,9 @@ class EmulatedRegion:
 class EmulatedCq:
     """A completion queue."""
 
-    def __init__(self, nic: SoftNic, depth: int) -> None:
+    def __init__(self, nic: SoftNic, depth: int, methods: CallsOfMethods) -> None:
         self._nic = nic
+        self.handle = methods.add_cq(self)
         with nic.engine() as engine:
             self.index = engine.cqs.create(depth)
         self._open = True
@@ -86,11 +88,18 @@ class EmulatedQp:
     """A reliable connected queue pair."""
 
     def __init__(
-        self, nic: SoftNic, pd: int, cq: EmulatedCq, options: QpOptions, mtu_bytes: int
+        self,
+        nic: SoftNic,
+        pd: int,
+        cq: EmulatedCq,
+        options: QpOptions,
+        mtu_bytes: int,
+        methods: CallsOfMethods,
     ) -> None:
         self._nic = nic
         self._mtu_bytes = mtu_bytes
         self._options = options
+        self.handle = methods.add_qp(self)
         caps = QpCaps(max_send_wr=options.max_send_wr, max_recv_wr=options.max_recv_wr)
         with nic.engine() as engine:
             self._index = engine.qps.create(
@@ -195,12 +204,13 @@ def _open_nic(options: NicOptions) -> SharedNic:
     return SharedNic(assemble_nic(link, parts, seed), options, name, mtu.nbytes)
 
 
-class EmulatedDevice:
+class EmulatedDevice(DeviceOfMethods):
     """An emulated NIC port with one protection domain."""
 
     max_message_bytes = _MAX_MESSAGE_BYTES
 
     def __init__(self, options: NicOptions) -> None:
+        super().__init__()
         self._shared = shared_nic(options, lambda: _open_nic(options))
         self._nic = self._shared.nic
         self.name = self._shared.name
@@ -226,13 +236,13 @@ class EmulatedDevice:
 
     def create_cq(self, depth: int) -> EmulatedCq:
         """A completion queue."""
-        cq = EmulatedCq(self._nic, depth)
+        cq = EmulatedCq(self._nic, depth, self.methods)
         self._cqs.add(cq)
         return cq
 
     def create_qp(self, cq: EmulatedCq, options: QpOptions) -> EmulatedQp:
         """A queue pair in INIT."""
-        qp = EmulatedQp(self._nic, self._pd, cq, options, self._shared.mtu_bytes)
+        qp = EmulatedQp(self._nic, self._pd, cq, options, self._shared.mtu_bytes, self.methods)
         self._qps.add(qp)
         return qp
 

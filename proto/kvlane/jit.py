@@ -153,16 +153,33 @@ def _warm_marker(warm_up: str) -> Path:
 
 def kernel(function: F) -> F:
     """Compile ``function`` under the project's policy: no GIL, cached, C's arithmetic."""
-    # The folder is chosen when a function is decorated. It is given back at once, because
-    # the setting belongs to the process, whose other kernels are none of our business.
+    with _our_folder():
+        compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    _save_one_at_a_time(compiled)
+    return compiled
+
+
+@contextlib.contextmanager
+def _our_folder() -> Iterator[None]:
+    """Caching that is set up in here goes to our folder.
+
+    The setting belongs to the process, whose other kernels are none of our business, so it
+    is given back at once.
+    """
     theirs = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(CACHE_DIR)
     try:
-        compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+        yield
     finally:
         numba.config.CACHE_DIR = theirs
+
+
+@contextlib.contextmanager
+def cached_in_our_folder(compiled: Any) -> Iterator[None]:
+    """For what numba compiles otherwise than by ``kernel``: set up its caching in here."""
+    with _our_folder():
+        yield
     _save_one_at_a_time(compiled)
-    return compiled
 
 
 def _save_one_at_a_time(compiled: Any) -> None:

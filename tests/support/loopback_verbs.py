@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvlane.errors import QueueFullError, VerbsError
+from kvlane.verbs.calls import DeviceOfMethods
 from kvlane.verbs.enums import AccessFlags, QpState, SendFlags, WcOpcode, WcStatus, WrOpcode
 from kvlane.verbs.protocols import CompletionQueue, QpEndpoint, QpOptions
 from kvlane.verbs.records import WC, RecordArray
@@ -105,6 +106,7 @@ class LoopbackCq:
     def __init__(self, device: LoopbackDevice, depth: int) -> None:
         self._device = device
         self.depth = depth
+        self.handle = device.methods.add_cq(self)
         self._entries: deque[tuple[LoopbackQp, tuple[int, ...], int]] = deque()
 
     def push(self, qp: LoopbackQp, entry: tuple[int, ...], retired: int) -> None:
@@ -134,6 +136,7 @@ class LoopbackQp:
         self, device: LoopbackDevice, cq: LoopbackCq, options: QpOptions, qp_num: int
     ) -> None:
         self.device = device
+        self.handle = device.methods.add_qp(self)
         self.cq = cq
         self.options = options
         self._endpoint = QpEndpoint(device.gid, 4791, qp_num, psn=qp_num * 7, mtu_bytes=4096)
@@ -256,10 +259,11 @@ class LoopbackQp:
             self.complete_recv(self.recvs[0], WcStatus.WR_FLUSH_ERR, 0)
 
 
-class LoopbackDevice:
+class LoopbackDevice(DeviceOfMethods):
     """A NIC of a fabric."""
 
     def __init__(self, fabric: LoopbackFabric, number: int) -> None:
+        super().__init__()
         self.fabric = fabric
         self.gid = b"\0" * 10 + b"\xff\xff" + bytes([10, 0, 0, number])
         self.name = f"loopback{number}"

@@ -15,6 +15,7 @@ from kvlane.hardware.core import DeviceCore
 from kvlane.hardware.failures import CREATING, DESTROYING, WORKING, errno_of, failing
 from kvlane.hardware.sleepers import Sleepers
 from kvlane.hardware.work_ring import QueuePairWork
+from kvlane.verbs.calls import CallsOfMethods
 from kvlane.verbs.enums import WcFlags
 from kvlane.verbs.records import WC, RecordArray
 
@@ -32,7 +33,14 @@ class HardwareCq:
     in ``_fetched`` until somebody polls; so what comes between poll and sleep is not missed.
     """
 
-    def __init__(self, core: DeviceCore, context: Any, depth: int, sleepers: Sleepers) -> None:
+    def __init__(
+        self,
+        core: DeviceCore,
+        context: Any,
+        depth: int,
+        sleepers: Sleepers,
+        methods: CallsOfMethods,
+    ) -> None:
         self._core = core
         self._sleepers = sleepers
         self._works: dict[int, QueuePairWork] = {}
@@ -46,6 +54,8 @@ class HardwareCq:
                 close_with_events(self._channel)
                 raise
         self.is_open = True
+        self._methods = methods
+        self.handle = methods.add_cq(self)
 
     def attach(self, qp_num: int, work: QueuePairWork) -> None:
         """Completions of this queue pair retire its work from now on."""
@@ -115,6 +125,7 @@ class HardwareCq:
             self.is_open = False
             self._fetched.clear()
             self._core.forget(self)
+            self._methods.forget(self.handle)
             self._sleepers.kick()
 
     def _fetch(self, count: int) -> int:

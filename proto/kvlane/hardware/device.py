@@ -24,14 +24,16 @@ from kvlane.hardware.requests import SendRequests
 from kvlane.hardware.selection import choose_port
 from kvlane.hardware.sleepers import Sleepers
 from kvlane.hardware.sysfs import port_folder, read_counters
+from kvlane.verbs.calls import DeviceOfMethods
 from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import QpOptions
 
 
-class HardwareDevice:
+class HardwareDevice(DeviceOfMethods):
     """One port, with one protection domain."""
 
     def __init__(self, binding: Binding, options: HardwareOptions) -> None:
+        super().__init__()
         self._port = port = choose_port(binding, options)
         self._core = DeviceCore(binding)
         try:
@@ -65,7 +67,7 @@ class HardwareDevice:
         with self._core.lock:
             self._require_open()
             self._require_within("entries of a completion queue", depth, "max_cqe")
-            cq = HardwareCq(self._core, self._port.context, depth, self._sleepers)
+            cq = HardwareCq(self._core, self._port.context, depth, self._sleepers, self.methods)
             self._core.remember(cq)
             self._cqs[cq] = None
             self._sleepers.kick()  # whoever sleeps does not watch it yet
@@ -80,7 +82,9 @@ class HardwareDevice:
             # Both ends count on as many; fewer here would break the connection at the peer.
             for limit in ("max_qp_rd_atom", "max_qp_init_rd_atom"):
                 self._require_within("max_rd_atomic", options.max_rd_atomic, limit)
-            qp = HardwareQp(self._core, self._port, self._pd, cq, options, self._send_requests)
+            qp = HardwareQp(
+                self._core, self._port, self._pd, cq, options, self._send_requests, self.methods
+            )
             self._core.remember(qp)
             return qp
 

@@ -24,6 +24,7 @@ from kvlane.hardware.requests import (
 from kvlane.hardware.selection import ChosenPort
 from kvlane.hardware.work_ring import QueuePairWork
 from kvlane.limits import ROCE_V2_UDP_PORT
+from kvlane.verbs.calls import CallsOfMethods
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
@@ -45,6 +46,7 @@ class HardwareQp:
         cq: HardwareCq,
         options: QpOptions,
         send_requests: SendRequests,
+        methods: CallsOfMethods,
     ) -> None:
         self._core = core
         self._port = port
@@ -65,6 +67,8 @@ class HardwareQp:
             )
             cq.attach(self.endpoint.qp_num, self._work)
         self._is_open = True
+        self._methods = methods
+        self.handle = methods.add_qp(self)
 
     def _created(self, pd: Any) -> Any:
         """A queue pair of pyverbs in INIT."""
@@ -180,6 +184,7 @@ class HardwareQp:
             self._is_open = False
             self._cq.detach(self.endpoint.qp_num)
             self._core.forget(self)
+            self._methods.forget(self.handle)
 
 
 def _peer_address(remote: QpEndpoint, own: IPv6Address) -> IPv6Address:

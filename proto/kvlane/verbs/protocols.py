@@ -6,8 +6,9 @@ blocks except ``Device.wait``. Errors are ``kvlane.errors.VerbsError``.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from kvlane.errors import VerbsError
 from kvlane.verbs.enums import AccessFlags, QpState
 from kvlane.verbs.records import RecordArray
+
+if TYPE_CHECKING:
+    from kvlane.verbs.calls import VerbCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,10 @@ class MemoryRegion(Protocol):
 class CompletionQueue(Protocol):
     """Where completions arrive."""
 
+    @property
+    def handle(self) -> int:
+        """What ``VerbCalls`` of the device call it."""
+
     def poll(self, out: RecordArray) -> int:
         """Move up to ``len(out)`` completions into ``out`` (dtype ``WC``); return how many."""
 
@@ -99,6 +107,10 @@ class CompletionQueue(Protocol):
 
 class QueuePair(Protocol):
     """A reliable connected queue pair."""
+
+    @property
+    def handle(self) -> int:
+        """What ``VerbCalls`` of the device call it."""
 
     @property
     def endpoint(self) -> QpEndpoint:
@@ -152,6 +164,16 @@ class Device(Protocol):
 
     def wait(self, timeout_ms: float, wake_fd: int = -1) -> None:
         """Sleep until there may be completions or work, ``wake_fd`` is readable, or time is up."""
+
+    @property
+    def calls(self) -> VerbCalls:
+        """The same verbs for compiled loops, which hold the device meanwhile (``hold``)."""
+
+    def hold(self) -> AbstractContextManager[None]:
+        """The device for this thread alone; others who want it are heard through ``wanted``."""
+
+    def take_fault(self) -> BaseException | None:
+        """What a function of ``calls`` failed with, since the last call of this."""
 
     def counters(self) -> dict[str, int]:
         """Counters of the port by the names that mlx5 gives them, where it has one."""

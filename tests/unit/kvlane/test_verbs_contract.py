@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from kvlane.errors import QueueFullError, VerbsError
+from kvlane.verbs.calls import FAULT, PostResult
 from kvlane.verbs.enums import (
     AccessFlags,
     QpState,
@@ -24,8 +25,9 @@ from kvlane.verbs.enums import (
     WcStatus,
     WrOpcode,
 )
-from kvlane.verbs.protocols import Device, QpOptions
-from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
+from kvlane.verbs.protocols import CompletionQueue, Device, QpOptions
+from kvlane.verbs.records import RECV_WR, SEND_WR, WC, RecordArray, new_records
+from tests.support import call_kernels
 from tests.support.verbs_backends import ALL_ACCESS, BACKEND_NAMES, PATIENCE_S, Pair, device_of
 
 HOUR_MS = 3_600_000.0
@@ -381,3 +383,64 @@ def test_counters_are_numbers_by_name(device: Device) -> None:
     assert all(type(value) is int for value in device.counters().values())
     assert device.name
     assert device.max_message_bytes >= 1 << 20
+
+
+# The verbs by address
+
+
+def drive(device: Device, cq: CompletionQueue, count: int) -> RecordArray:
+    """Exactly ``count`` completions, by ``device.calls`` alone."""
+    out, rounds = new_records(WC, count), 100_000
+    with device.hold():
+        came = call_kernels.drive(device.calls, cq.handle, out.ctypes.data, count, rounds)
+    assert came == count, device.take_fault()
+    return out
+
+
+def post(pair: Pair, receive: bool, requests: RecordArray) -> int:
+    """Post by address; what that answers."""
+    qp = pair.far if receive else pair.near
+    with pair.device.hold():
+        return call_kernels.post(
+            pair.device.calls, qp.handle, receive, requests.ctypes.data, len(requests)
+        )
+
+
+def test_kernels_post_and_poll_by_address(pair: Pair) -> None:
+    pair.near_bytes[:] = 5
+    assert post(pair, True, pair.receives(1, wr_id=77)) == PostResult.POSTED
+    requests = pair.sends(2)
+    requests.opcode[0] = WrOpcode.RDMA_WRITE
+    assert post(pair, False, requests) == PostResult.POSTED
+    came = drive(pair.device, pair.cq, 3)
+    assert sorted(came.wr_id.tolist()) == [0, 1, 77]
+    assert not came.status.any()
+    assert (pair.far_bytes == 5).all()
+    assert pair.device.take_fault() is None
+
+
+def test_a_full_queue_answers_so_and_takes_none(device: Device) -> None:
+    pair = Pair(device, QpOptions(max_send_wr=4)).connect()
+    requests = pair.sends(5, opcode=WrOpcode.RDMA_WRITE)
+    assert post(pair, False, requests) == PostResult.QUEUE_FULL
+    assert post(pair, False, requests[:4]) == PostResult.POSTED
+    assert drive(device, pair.cq, 4).wr_id.tolist() == [0, 1, 2, 3]
+    assert device.take_fault() is None
+
+
+def test_what_a_call_cannot_do_is_kept_as_its_fault(pair: Pair) -> None:
+    pair.near.close()
+    assert post(pair, False, pair.sends()) == FAULT
+    assert isinstance(pair.device.take_fault(), VerbsError)
+    assert pair.device.take_fault() is None
+
+
+def test_who_wants_a_held_device_is_heard(pair: Pair) -> None:
+    """The holder learns of him, or nobody need wait because the device is not locked at all."""
+    device = pair.device
+    with ThreadPoolExecutor() as pool, device.hold():
+        other = pool.submit(lambda: pair.near.state)
+        give_up = time.monotonic() + PATIENCE_S
+        while not call_kernels.is_wanted(device.calls) and not other.done():
+            assert time.monotonic() < give_up
+    assert other.result(PATIENCE_S) is QpState.RTS

@@ -1,0 +1,37 @@
+"""Functions by address, and ordered access to words."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from kvlane.calls import PROTOTYPE
+from tests.support.call_kernels import WEIGHTED, call_through, exercise_word
+
+
+def test_a_kernel_is_called_by_its_address() -> None:
+    assert call_through(WEIGHTED.address, 1, 2, 3, 4) == 4321
+
+
+def test_arguments_and_result_keep_64_bits_and_sign() -> None:
+    assert call_through(WEIGHTED.address, -(1 << 62), 0, 0, 0) == -(1 << 62)
+
+
+def test_python_stands_in_for_a_kernel() -> None:
+    heard: list[tuple[int, ...]] = []
+
+    def hear(*numbers: int) -> int:
+        heard.append(numbers)
+        return -7
+
+    entry = PROTOTYPE(hear)
+    address = ctypes.cast(entry, ctypes.c_void_p).value or 0
+    assert call_through(address, 1, 2, 3, 4) == -7
+    assert heard == [(1, 2, 3, 4)]
+
+
+def test_words_are_written_and_read_where_they_lie() -> None:
+    words = np.zeros(3, np.int64)
+    assert exercise_word(int(words[1:].ctypes.data)) == 12
+    assert words.tolist() == [0, 7, 0]
