@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.cache.store import BlockStore
-from dpu_agent.config import SessionsConfig, StoreConfig
+from dpu_agent.config import DEFAULT_SPIN_US, SessionsConfig, StoreConfig
 from dpu_agent.control.core import (
     AgentStats,
     OpenedSession,
@@ -21,7 +21,7 @@ from dpu_agent.control.core import (
     SessionNews,
     StoreStats,
 )
-from dpu_agent.data.commands import Blocks
+from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.data.server import CapsuleServer
 from dpu_agent.runtime.worker import DataWorker
@@ -69,6 +69,7 @@ class Agent:
         *,
         boot_id: bytes,
         clock: Clock,
+        spin_us: int = DEFAULT_SPIN_US,
     ) -> None:
         """Must be called on the loop that will use it; ``boot_id`` is new at every start."""
         self._device = device
@@ -94,7 +95,7 @@ class Agent:
         self.worker_death: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when the data worker has died, and the agent with it."""
         self._worker = DataWorker(
-            device, self._server, clock=clock, on_death=self._report_worker_death
+            self._server, spin_ns=spin_us * 1_000, on_death=self._report_worker_death
         )
         self._worker.start()
 

@@ -109,6 +109,24 @@ class SessionsConfig:
     )
 
 
+DEFAULT_SPIN_US = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """The thread that serves commands."""
+
+    spin_us: int = setting(
+        DEFAULT_SPIN_US,
+        "How long it looks for work without a pause before it sleeps; 0 sleeps at once.",
+        unit="microseconds",
+        rule="Waking up takes 5 to 50 us. A core that does nothing else may spin for "
+        "milliseconds; what shares its core with others should not.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything that an agent is told when it starts."""
@@ -117,3 +135,4 @@ class AgentConfig:
     device: DeviceConfig = DeviceConfig()
     store: StoreConfig = StoreConfig()
     sessions: SessionsConfig = SessionsConfig()
+    data: DataConfig = DataConfig()

@@ -20,13 +20,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlane.atomics import prefetch
 from kvlane.jit import kernel
+from kvlane.limits import KEY_BYTES
 
 PRIME = (1 << 31) - 1
 KEY_WORDS = 4
 """A key as 64-bit words, in which it is stored and compared."""
 _SUM_TERMS = 16
 _POLYNOMIAL_TERMS = 5
+_ENTRY_BYTES = 4
 SECRETS = _SUM_TERMS + _POLYNOMIAL_TERMS
 
 KeyWords = NDArray[np.int64]
@@ -47,6 +50,17 @@ class IndexArrays(NamedTuple):
 
 
 @kernel
+def _folded(value: int) -> int:
+    """Congruent to ``value`` (0 to 2^62) modulo the prime, and at most the prime itself.
+
+    2^31 is 1 modulo a Mersenne prime, so what lies above bit 31 is added; a division takes
+    twice as long.
+    """
+    once = (value & PRIME) + (value >> 31)
+    return (once & PRIME) + (once >> 31)
+
+
+@kernel
 def hash_key(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
     """The hash of ``keys[row]``, 0 to 2^31 - 2."""
     total = np.int64(0)
@@ -55,11 +69,11 @@ def hash_key(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
         for quarter in range(4):
             piece = (value >> (16 * quarter)) & 0xFFFF
             total += secrets[4 * word + quarter] * piece
-    point = total % PRIME
+    point = _folded(total)
     result: int = secrets[_SUM_TERMS]
     for term in range(_SUM_TERMS + 1, SECRETS):
-        result = (result * point + secrets[term]) % PRIME
-    return result
+        result = _folded(result * point + secrets[term])
+    return result - PRIME if result >= PRIME else result
 
 
 @kernel
@@ -77,9 +91,14 @@ def _tag_of(hashed: int, slot_bits: int) -> int:
 @kernel
 def find(index: IndexArrays, keys: KeyWords, row: int) -> int:
     """The slot of ``keys[row]``, or -1."""
+    return find_hashed(index, keys, row, hash_key(index.secrets, keys, row))
+
+
+@kernel
+def find_hashed(index: IndexArrays, keys: KeyWords, row: int, hashed: int) -> int:
+    """``find`` for a key whose hash is known."""
     buckets = len(index.entries)
     slot_mask = (1 << index.slot_bits) - 1
-    hashed = hash_key(index.secrets, keys, row)
     tag = _tag_of(hashed, index.slot_bits)
     bucket = home_of(hashed, buckets)
     while True:
@@ -98,11 +117,31 @@ def find(index: IndexArrays, keys: KeyWords, row: int) -> int:
 
 @kernel
 def find_all(index: IndexArrays, keys: KeyWords) -> NDArray[np.int64]:
-    """The slot of each key, -1 where absent."""
+    """The slot of each key, -1 where absent.
+
+    A large index lies in no cache, and each look-up waits for memory twice: for the entry, then
+    for the key. Asked for ahead of time, the waits of many keys run side by side.
+    """
+    hashes = np.empty(len(keys), np.int64)
+    entries = int(index.entries.ctypes.data)
+    for row in range(len(keys)):
+        hashes[row] = hash_key(index.secrets, keys, row)
+        prefetch(entries + _ENTRY_BYTES * home_of(hashes[row], len(index.entries)))
+    for row in range(len(keys)):
+        _prefetch_key(index, hashes[row])
     slots = np.empty(len(keys), np.int64)
     for row in range(len(keys)):
-        slots[row] = find(index, keys, row)
+        slots[row] = find_hashed(index, keys, row, hashes[row])
     return slots
+
+
+@kernel
+def _prefetch_key(index: IndexArrays, hashed: int) -> None:
+    """Ask for the key that the first entry on a hash's way leads to, if it may be the one."""
+    entry = np.int64(index.entries[home_of(hashed, len(index.entries))])
+    if entry != 0 and entry >> index.slot_bits == _tag_of(hashed, index.slot_bits):
+        slot = (entry & ((1 << index.slot_bits) - 1)) - 1
+        prefetch(int(index.keys.ctypes.data) + KEY_BYTES * slot)
 
 
 @kernel

@@ -7,8 +7,8 @@
     PUBLISHED --delete, readers--> CONDEMNED --last unpin--> FREE
     PUBLISHED --eviction by a reserve, no reader--> WRITING, with the new key
 
-A slot's key lies in the index, its links in the policy; with these 20 bytes, 5.3 of hash
-table and LRU's 8, a block costs about 65 bytes. Kernels widen fields to ``int64`` before
+A slot's key lies in the index, its links in the policy; with these 16 bytes, 5.3 of hash
+table and LRU's 8, a block costs about 61 bytes. Kernels widen fields to ``int64`` before
 they calculate, so that compiled and interpreted runs agree.
 
 Types and states live beside the kernels because they are compiled into them: the kernel
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dpu_agent.cache.policy.base import SlotArray
 from kvlane.jit import kernel
+from kvlane.rawmem import record_accessor
 
 
 class SlotState(IntEnum):
@@ -39,14 +40,20 @@ class SlotState(IntEnum):
 
 SLOT = np.dtype(
     {
-        "names": ["generation", "checksum", "next_free", "length", "pins", "state"],
-        "formats": ["u4", "u4", "i4", "u4", "u4", "u1"],
-        "offsets": [0, 4, 4, 8, 12, 16],
-        "itemsize": 20,
+        "names": ["generation", "checksum", "next_free", "length", "hold"],
+        "formats": ["u4", "u4", "i4", "u4", "u4"],
+        "offsets": [0, 4, 4, 8, 12],
+        "itemsize": 16,
         "aligned": True,
     }
 )
-"""``next_free`` shares its place with ``checksum``, which a FREE slot does not have."""
+"""``next_free`` shares its place with ``checksum``, which a FREE slot does not have. ``hold`` is
+the number of pins above two bits of state."""
+
+_STATE_BITS = 2
+_STATE_MASK = (1 << _STATE_BITS) - 1
+_ONE_PIN = 1 << _STATE_BITS
+_slot_at = record_accessor(SLOT)
 
 LEDGER = np.dtype(
     [
@@ -79,6 +86,18 @@ _MAX_GENERATION = 0xFFFFFFFF
 END_OF_LIST = -1
 
 
+def states(table: SlotTable) -> NDArray[np.uint32]:
+    """``SlotState`` of every slot."""
+    held: NDArray[np.uint32] = table["hold"] & np.uint32(_STATE_MASK)
+    return held
+
+
+def pins(table: SlotTable) -> NDArray[np.uint32]:
+    """Readers of every slot."""
+    held: NDArray[np.uint32] = table["hold"] >> np.uint32(_STATE_BITS)
+    return held
+
+
 def new_slot_table(capacity: int) -> SlotTable:
     """All slots FREE, chained in ascending order."""
     table = np.zeros(capacity, SLOT)
@@ -95,6 +114,31 @@ def new_ledger(capacity: int) -> Ledger:
 
 
 @kernel
+def state_of(table: SlotTable, slot: int) -> int:
+    """The ``SlotState`` of a slot."""
+    return int(np.int64(table[slot]["hold"]) & _STATE_MASK)
+
+
+@kernel
+def set_state(table: SlotTable, slot: int, state: int) -> None:
+    """Change a slot's state and leave its pins."""
+    row = table[slot]
+    row["hold"] = (np.int64(row["hold"]) & ~_STATE_MASK) | state
+
+
+@kernel
+def pins_of(table: SlotTable, slot: int) -> int:
+    """Readers of a slot."""
+    return int(np.int64(table[slot]["hold"]) >> _STATE_BITS)
+
+
+@kernel
+def is_pinned_at(slot_table: int, slot: int) -> bool:
+    """Whether a slot of the table at an address has a reader."""
+    return bool(np.int64(_slot_at(slot_table, slot).hold) >> _STATE_BITS != 0)
+
+
+@kernel
 def take_free(table: SlotTable, ledger: Ledger) -> int:
     """Unchain a free slot; the caller has seen that there is one and sets its state."""
     book = ledger[0]
@@ -108,8 +152,8 @@ def take_free(table: SlotTable, ledger: Ledger) -> int:
 def give_free(table: SlotTable, ledger: Ledger, slot: int) -> None:
     """Make ``slot`` FREE and chain it."""
     book = ledger[0]
+    set_state(table, slot, _FREE)
     row = table[slot]
-    row["state"] = _FREE
     row["next_free"] = book["free_head"]
     book["free_head"] = slot
     book["free"] += 1
@@ -125,18 +169,18 @@ def bump_generation(table: SlotTable, slot: int) -> None:
 @kernel
 def add_pin(table: SlotTable, ledger: Ledger, slot: int) -> None:
     """One more reader of ``slot``."""
-    pins = np.int64(table[slot]["pins"])
-    table[slot]["pins"] = pins + 1
-    if pins == 0:
+    row = table[slot]
+    row["hold"] = np.int64(row["hold"]) + _ONE_PIN
+    if pins_of(table, slot) == 1:
         ledger[0]["pinned"] += 1
 
 
 @kernel
 def drop_pin(table: SlotTable, ledger: Ledger, slot: int) -> None:
     """One reader less; the caller has seen that there is one."""
-    pins = np.int64(table[slot]["pins"])
-    table[slot]["pins"] = pins - 1
-    if pins == 1:
+    row = table[slot]
+    row["hold"] = np.int64(row["hold"]) - _ONE_PIN
+    if pins_of(table, slot) == 0:
         ledger[0]["pinned"] -= 1
 
 
@@ -149,9 +193,9 @@ def move_state(table: SlotTable, slots: SlotArray, source: int, target: int) -> 
     """
     for i in range(len(slots)):
         slot = slots[i]
-        if not 0 <= slot < len(table) or table[slot]["state"] != source:
+        if not 0 <= slot < len(table) or state_of(table, slot) != source:
             for j in range(i):
-                table[slots[j]]["state"] = source
+                set_state(table, slots[j], source)
             return i
-        table[slot]["state"] = target
+        set_state(table, slot, target)
     return -1

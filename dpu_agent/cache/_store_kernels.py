@@ -1,6 +1,6 @@
 """The batch loops of the block store: each walks the keys or slots of one command.
 
-They keep index, slot table and ledger consistent; the eviction policy is told by the store.
+They keep index, slot table, ledger and eviction policy consistent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpu_agent.cache._index_kernels import IndexArrays, KeyWords, find, insert, remove
+from dpu_agent.cache._index_kernels import IndexArrays, KeyWords, find, find_all, insert, remove
 from dpu_agent.cache._slot_kernels import (
+    SLOT,
     Ledger,
     SlotState,
     SlotTable,
@@ -20,9 +21,14 @@ from dpu_agent.cache._slot_kernels import (
     drop_pin,
     give_free,
     move_state,
+    pins_of,
+    set_state,
+    state_of,
     take_free,
 )
-from dpu_agent.cache.policy.base import SlotArray
+from dpu_agent.cache.policy.base import PolicyCalls, SlotArray
+from kvlane.atomics import prefetch
+from kvlane.calls import call
 from kvlane.capsule import KeyStatus
 from kvlane.jit import kernel
 
@@ -30,6 +36,7 @@ Statuses = NDArray[np.uint8]
 """Shape (n,): a ``KeyStatus`` a key."""
 
 _FREE = int(SlotState.FREE)
+_SLOT_BYTES = int(SLOT.itemsize)
 _WRITING = int(SlotState.WRITING)
 _PUBLISHED = int(SlotState.PUBLISHED)
 _CONDEMNED = int(SlotState.CONDEMNED)
@@ -40,50 +47,66 @@ assert (_OK, _EXISTS, _NOT_FOUND) == (KeyStatus.OK, KeyStatus.EXISTS, KeyStatus.
 assert (NO_SPACE, _BAD_LENGTH) == (KeyStatus.NO_SPACE, KeyStatus.BAD_LENGTH)
 
 
+UNFIT = -2
+"""At and below it: minus the slot that a policy must not choose."""
+
+
 class StoreArrays(NamedTuple):
     """All metadata of one store."""
 
     by_key: IndexArrays
     table: SlotTable
     ledger: Ledger
+    policy: PolicyCalls
+    block_bytes: int
+    """Of a slot."""
 
 
 @kernel
-def _find_published(arrays: StoreArrays, keys: KeyWords, row: int) -> int:
-    slot = find(arrays.by_key, keys, row)
-    if slot >= 0 and arrays.table[slot]["state"] == _PUBLISHED:
-        return slot
-    return -1
+def _find_published(arrays: StoreArrays, keys: KeyWords) -> SlotArray:
+    """The slot of each key that is published, else -1."""
+    slots = find_all(arrays.by_key, keys)
+    table = int(arrays.table.ctypes.data)
+    for i in range(len(slots)):
+        if slots[i] >= 0:
+            prefetch(table + _SLOT_BYTES * slots[i])
+    for i in range(len(slots)):
+        if slots[i] >= 0 and state_of(arrays.table, slots[i]) != _PUBLISHED:
+            slots[i] = -1
+    return slots
 
 
 @kernel
 def exist(arrays: StoreArrays, keys: KeyWords) -> Statuses:
     """OK or NOT_FOUND for each key."""
+    slots = _find_published(arrays, keys)
     statuses = np.empty(len(keys), np.uint8)
     for i in range(len(keys)):
-        statuses[i] = _OK if _find_published(arrays, keys, i) >= 0 else _NOT_FOUND
+        statuses[i] = _OK if slots[i] >= 0 else _NOT_FOUND
     return statuses
 
 
 @kernel
 def match(arrays: StoreArrays, keys: KeyWords) -> int:
     """How many keys, from the first on, are published without a gap."""
+    slots = _find_published(arrays, keys)
     for i in range(len(keys)):
-        if _find_published(arrays, keys, i) < 0:
+        if slots[i] < 0:
             return i
     return len(keys)
 
 
 @kernel
-def pin(arrays: StoreArrays, keys: KeyWords) -> SlotArray:
+def pin(arrays: StoreArrays, keys: KeyWords, now: int) -> SlotArray:
     """Pin what is published; slots, -1 where absent."""
+    policy = arrays.policy
     book = arrays.ledger[0]
-    slots = np.empty(len(keys), np.int64)
+    slots = _find_published(arrays, keys)
     for i in range(len(keys)):
-        slot = _find_published(arrays, keys, i)
-        slots[i] = slot
+        slot = slots[i]
         if slot >= 0:
             add_pin(arrays.table, arrays.ledger, slot)
+            call(policy.touched, policy.context, slot, now, 0)
             book["hits"] += 1
         else:
             book["misses"] += 1
@@ -103,7 +126,7 @@ def unpin(
         known = 0 <= slot < len(table)
         if known and np.int64(table[slot]["generation"]) != generations[i]:
             continue
-        if not known or table[slot]["pins"] == 0:
+        if not known or pins_of(table, slot) == 0:
             for j in range(i):
                 if held[j]:
                     add_pin(table, arrays.ledger, slots[j])
@@ -113,7 +136,7 @@ def unpin(
     for i in range(len(slots)):
         slot = slots[i]
         # A slot listed twice is FREE at its second turn, so it is freed once.
-        if held[i] and table[slot]["state"] == _CONDEMNED and table[slot]["pins"] == 0:
+        if held[i] and state_of(table, slot) == _CONDEMNED and pins_of(table, slot) == 0:
             give_free(table, arrays.ledger, slot)
     return held, -1
 
@@ -122,15 +145,16 @@ def unpin(
 def _begin_writing(arrays: StoreArrays, keys: KeyWords, row: int, length: int, slot: int) -> None:
     insert(arrays.by_key, keys, row, slot)
     bump_generation(arrays.table, slot)
-    record = arrays.table[slot]
-    record["state"] = _WRITING
-    record["length"] = length
+    set_state(arrays.table, slot, _WRITING)
+    arrays.table[slot]["length"] = length
     arrays.ledger[0]["writing"] += 1
 
 
 @kernel
 def _withdraw(arrays: StoreArrays, slot: int) -> None:
     """Take a PUBLISHED slot out of sight; the caller decides what becomes of it."""
+    policy = arrays.policy
+    call(policy.removed, policy.context, slot, 0, 0)
     remove(arrays.by_key, slot)
     book = arrays.ledger[0]
     book["blocks"] -= 1
@@ -138,83 +162,99 @@ def _withdraw(arrays: StoreArrays, slot: int) -> None:
 
 
 @kernel
-def reserve_free(
-    arrays: StoreArrays, keys: KeyWords, lengths: NDArray[np.int64], block_bytes: int
-) -> tuple[SlotArray, Statuses, SlotArray]:
-    """Reserve as far as free slots reach.
-
-    Returns slots (-1 where none was given), statuses, and the slots that hold keys which
-    EXIST. A key for which no slot was left has NO_SPACE, also where it repeats an earlier
-    one of the same batch: ``reserve_evicting`` finishes the job.
-    """
-    book = arrays.ledger[0]
-    slots = np.full(len(keys), -1, np.int64)
-    statuses = np.empty(len(keys), np.uint8)
-    holders = np.empty(len(keys), np.int64)
-    held = 0
-    for i in range(len(keys)):
-        if not 0 < lengths[i] <= block_bytes:
-            statuses[i] = _BAD_LENGTH
-            continue
-        holder = find(arrays.by_key, keys, i)
-        if holder >= 0:
-            statuses[i] = _EXISTS
-            holders[held] = holder
-            held += 1
-        elif book["free"] > 0:
-            statuses[i] = _OK
-            slots[i] = take_free(arrays.table, arrays.ledger)
-            _begin_writing(arrays, keys, i, lengths[i], slots[i])
-        else:
-            statuses[i] = NO_SPACE
-    book["already_stored"] += held
-    return slots, statuses, holders[:held]
+def _evict(arrays: StoreArrays) -> int:
+    """The slot of the most dispensable block, which is withdrawn; -1 when there is none, or
+    ``UNFIT - slot`` for one that the policy should not have chosen."""
+    policy = arrays.policy
+    slot: int = call(policy.victim, policy.context, int(arrays.table.ctypes.data), 0, 0)
+    if slot < 0:
+        return -1
+    known = slot < len(arrays.table) and state_of(arrays.table, slot) == _PUBLISHED
+    if not known or pins_of(arrays.table, slot) != 0:
+        return UNFIT - slot
+    _withdraw(arrays, slot)
+    arrays.ledger[0]["evicted"] += 1
+    return slot
 
 
 @kernel
-def reserve_evicting(
-    arrays: StoreArrays,
-    keys: KeyWords,
-    lengths: NDArray[np.int64],
-    victims: SlotArray,
-    slots: SlotArray,
-    statuses: Statuses,
-) -> int:
-    """Serve the keys that ``reserve_free`` left, each with the slot of the next victim.
+def _fits(arrays: StoreArrays, length: int) -> bool:
+    """Whether a slot can hold a block of this length."""
+    return 0 < length <= arrays.block_bytes
 
-    Changes ``slots`` and ``statuses``; returns how many victims were evicted.
-    """
-    book = arrays.ledger[0]
-    evicted = 0
+
+@kernel
+def _find_holders(arrays: StoreArrays, keys: KeyWords, lengths: NDArray[np.int64]) -> SlotArray:
+    """The slot that has each key, published or being written, or -1. It cannot be evicted until
+    ``_let_go``: a batch does not push out its own chain."""
+    holders = find_all(arrays.by_key, keys)
     for i in range(len(keys)):
-        if statuses[i] != NO_SPACE:
-            continue
-        if find(arrays.by_key, keys, i) >= 0:
+        if not _fits(arrays, lengths[i]):
+            holders[i] = -1
+        elif holders[i] >= 0:
+            add_pin(arrays.table, arrays.ledger, holders[i])
+    return holders
+
+
+@kernel
+def _let_go(arrays: StoreArrays, holders: SlotArray) -> None:
+    for i in range(len(holders)):
+        if holders[i] >= 0:
+            drop_pin(arrays.table, arrays.ledger, holders[i])
+
+
+@kernel
+def _room_for_one(arrays: StoreArrays) -> int:
+    """A slot to write into; otherwise as ``_evict``."""
+    if arrays.ledger[0]["free"] > 0:
+        return int(take_free(arrays.table, arrays.ledger))
+    return int(_evict(arrays))
+
+
+@kernel
+def reserve(
+    arrays: StoreArrays, keys: KeyWords, lengths: NDArray[np.int64]
+) -> tuple[SlotArray, Statuses, int]:
+    """Slots to write (-1 where none was given), statuses, and -1 or the slot that the policy
+    chose though it is pinned or not published; then it went no further."""
+    book = arrays.ledger[0]
+    slots = np.full(len(keys), -1, np.int64)
+    statuses = np.full(len(keys), NO_SPACE, np.uint8)
+    holders = _find_holders(arrays, keys, lengths)
+    unfit = -1
+    for i in range(len(keys)):
+        if not _fits(arrays, lengths[i]):
+            statuses[i] = _BAD_LENGTH
+        elif holders[i] >= 0 or find(arrays.by_key, keys, i) >= 0:
             statuses[i] = _EXISTS
             book["already_stored"] += 1
-        elif evicted < len(victims):
-            slot = victims[evicted]
-            evicted += 1
-            _withdraw(arrays, slot)
+        else:
+            slot = _room_for_one(arrays)
+            if slot <= UNFIT:
+                unfit = UNFIT - slot
+                break
+            if slot < 0:
+                book["refused"] += 1
+                continue
             _begin_writing(arrays, keys, i, lengths[i], slot)
             slots[i] = slot
             statuses[i] = _OK
-        else:
-            book["refused"] += 1
-    book["evicted"] += evicted
-    return evicted
+    _let_go(arrays, holders)
+    return slots, statuses, unfit
 
 
 @kernel
-def publish(arrays: StoreArrays, slots: SlotArray, checksums: NDArray[np.int64]) -> int:
+def publish(arrays: StoreArrays, slots: SlotArray, checksums: NDArray[np.int64], now: int) -> int:
     """WRITING to PUBLISHED, all or none; -1, or the position of the first that cannot."""
     wrong = move_state(arrays.table, slots, _WRITING, _PUBLISHED)
     if wrong >= 0:
         return wrong
     book = arrays.ledger[0]
+    policy = arrays.policy
     for i in range(len(slots)):
         record = arrays.table[slots[i]]
         record["checksum"] = checksums[i]
+        call(policy.inserted, policy.context, slots[i], now, 0)
         book["bytes"] += np.int64(record["length"])
     book["blocks"] += len(slots)
     book["stored"] += len(slots)
@@ -238,23 +278,19 @@ def abort(arrays: StoreArrays, slots: SlotArray) -> int:
 
 
 @kernel
-def delete(arrays: StoreArrays, keys: KeyWords) -> tuple[Statuses, SlotArray]:
-    """Delete what is published; statuses, and the slots that left the policy's care."""
-    statuses = np.empty(len(keys), np.uint8)
-    gone = np.empty(len(keys), np.int64)
-    deleted = 0
+def delete(arrays: StoreArrays, keys: KeyWords) -> Statuses:
+    """Delete what is published: OK or NOT_FOUND for each key."""
+    statuses = np.full(len(keys), _NOT_FOUND, np.uint8)
     for i in range(len(keys)):
-        slot = _find_published(arrays, keys, i)
-        if slot < 0:
-            statuses[i] = _NOT_FOUND
+        # One at a time: the second of two equal keys finds nothing.
+        slot = find(arrays.by_key, keys, i)
+        if slot < 0 or state_of(arrays.table, slot) != _PUBLISHED:
             continue
         statuses[i] = _OK
-        gone[deleted] = slot
-        deleted += 1
         _withdraw(arrays, slot)
-        if arrays.table[slot]["pins"] > 0:
-            arrays.table[slot]["state"] = _CONDEMNED
+        if pins_of(arrays.table, slot) > 0:
+            set_state(arrays.table, slot, _CONDEMNED)
         else:
             give_free(arrays.table, arrays.ledger, slot)
-    arrays.ledger[0]["deleted"] += deleted
-    return statuses, gone[:deleted]
+        arrays.ledger[0]["deleted"] += 1
+    return statuses

@@ -6,19 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpu_agent.cache._index_kernels import find_all
-from dpu_agent.cache._slot_kernels import END_OF_LIST, SlotState
+from dpu_agent.cache._slot_kernels import END_OF_LIST, SlotState, pins, states
 from dpu_agent.cache.store import BlockStore
 
 
 def check_invariants(store: BlockStore) -> None:
     """Raise ``AssertionError`` naming the first rule that does not hold."""
-    state = store.arrays.table["state"]
+    state = states(store.arrays.table)
     _check_index(store, np.flatnonzero(np.isin(state, [SlotState.WRITING, SlotState.PUBLISHED])))
     _check_free_list(store, np.flatnonzero(state == SlotState.FREE))
     _check_pins(store)
     _check_ledger(store)
     published = np.flatnonzero(state == SlotState.PUBLISHED)
-    ordered = store.policy.victims(store.capacity_blocks, np.zeros(len(state), np.uint32))
+    ordered = store.policy.ordered()
     _require(
         np.array_equal(np.sort(ordered), published),
         f"the policy orders slots {ordered}, published are {published}",
@@ -54,23 +54,24 @@ def _check_free_list(store: BlockStore, free: NDArray[np.intp]) -> None:
 
 
 def _check_pins(store: BlockStore) -> None:
-    state, pins = store.arrays.table["state"], store.arrays.table["pins"]
+    state, readers = states(store.arrays.table), pins(store.arrays.table)
     unpinnable = np.isin(state, [SlotState.FREE, SlotState.WRITING])
-    _require(not pins[unpinnable].any(), "a slot that is free or being written has no pin")
-    _require(pins[state == SlotState.CONDEMNED].all(), "a condemned slot is pinned")
+    _require(not readers[unpinnable].any(), "a slot that is free or being written has no pin")
+    _require(readers[state == SlotState.CONDEMNED].all(), "a condemned slot is pinned")
 
 
 def _check_ledger(store: BlockStore) -> None:
     table, stats = store.arrays.table, store.stats()
-    published = table["state"] == SlotState.PUBLISHED
+    state = states(table)
+    published = state == SlotState.PUBLISHED
     counted = {
         "blocks": np.count_nonzero(published),
         "bytes": int(table["length"][published].sum()),
-        "pinned": np.count_nonzero(table["pins"]),
-        "writing": np.count_nonzero(table["state"] == SlotState.WRITING),
+        "pinned": np.count_nonzero(pins(table)),
+        "writing": np.count_nonzero(state == SlotState.WRITING),
         "stored": stats.blocks + stats.evicted + stats.deleted,
     }
     for name, count in counted.items():
         _require(getattr(stats, name) == count, f"stats().{name} is {count}")
-    used = table["state"] != SlotState.FREE
+    used = state != SlotState.FREE
     _require(table["generation"][used].all(), "a slot in use has a generation")

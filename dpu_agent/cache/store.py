@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpu_agent.cache import _store_kernels as kernels
-from dpu_agent.cache._slot_kernels import SlotState, new_ledger, new_slot_table
+from dpu_agent.cache._slot_kernels import new_ledger, new_slot_table
 from dpu_agent.cache._store_kernels import Statuses, StoreArrays
 from dpu_agent.cache.index import key_words, new_index
 from dpu_agent.cache.policy.base import EvictionPolicy, SlotArray
@@ -51,6 +51,8 @@ class BlockStore:
             by_key=new_index(capacity_blocks, seed),
             table=new_slot_table(capacity_blocks),
             ledger=new_ledger(capacity_blocks),
+            policy=policy.calls,
+            block_bytes=block_bytes,
         )
 
     # Lookups that leave no trace
@@ -70,9 +72,7 @@ class BlockStore:
 
         A key that occurs twice is pinned twice.
         """
-        slots = kernels.pin(self.arrays, key_words(keys))
-        self.policy.touched(slots[slots >= 0], now)
-        return slots
+        return kernels.pin(self.arrays, key_words(keys), now)
 
     def unpin(self, slots: SlotArray, generations: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Give pins back; True where the slot is still of the generation that was pinned.
@@ -106,49 +106,27 @@ class BlockStore:
 
     # Writing
 
-    def reserve(
-        self,
-        keys: KeyArray,
-        lengths: NDArray[np.int64],
-        now: int,  # noqa: ARG002 - every call that may change the order of eviction takes it
-    ) -> tuple[SlotArray, Statuses]:
+    def reserve(self, keys: KeyArray, lengths: NDArray[np.int64]) -> tuple[SlotArray, Statuses]:
         """A slot to write for each key that nobody has, -1 for the others, and why.
 
         OK; EXISTS where an earlier writer has the key, published or on its way, or an
         earlier key of the batch is the same; BAD_LENGTH; NO_SPACE when every other block
         is pinned, being written, or among ``keys``: a batch does not push out its own chain.
         """
-        words = key_words(keys)
         sizes = np.array(lengths, np.int64)
-        slots, statuses, holders = kernels.reserve_free(self.arrays, words, sizes, self.block_bytes)
-        short = int(np.count_nonzero(statuses == kernels.NO_SPACE))
-        if short:
-            victims = self._choose_victims(short, holders)
-            evicted = kernels.reserve_evicting(self.arrays, words, sizes, victims, slots, statuses)
-            self.policy.removed(victims[:evicted])
-        return slots, statuses
-
-    def _choose_victims(self, count: int, spared: SlotArray) -> SlotArray:
-        """Up to ``count`` slots to evict, none of them in ``spared``."""
-        table = self.arrays.table
-        pins = table["pins"]
-        np.add.at(pins, spared, 1)
-        victims = self.policy.victims(count, pins)
-        evictable = (table["state"][victims] == SlotState.PUBLISHED) & (pins[victims] == 0)
-        np.subtract.at(pins, spared, 1)
+        slots, statuses, unfit = kernels.reserve(self.arrays, key_words(keys), sizes)
         # A policy is a plug-in; its mistake must not overwrite what a reader is sending.
-        if not evictable.all():
+        if unfit >= 0:
             raise AssertionError(
-                f"{type(self.policy).__name__} chose slots {victims[~evictable]} for eviction, "
-                f"which are pinned or not published"
+                f"{type(self.policy).__name__} chose slot {unfit} for eviction, which is pinned "
+                f"or not published"
             )
-        return victims
+        return slots, statuses
 
     def publish(self, slots: SlotArray, checksums: NDArray[np.uint32], now: int) -> None:
         """Make reserved slots visible, in one step, now that all their bytes are there."""
-        wrong = kernels.publish(self.arrays, slots, checksums.astype(np.int64))
+        wrong = kernels.publish(self.arrays, slots, checksums.astype(np.int64), now)
         self._require_writing(slots, wrong)
-        self.policy.inserted(slots, now)
 
     def abort(self, slots: SlotArray) -> None:
         """Give reserved slots up; their keys are free for a later writer.
@@ -168,9 +146,7 @@ class BlockStore:
 
         NOT_FOUND also where the block is still being written.
         """
-        statuses, gone = kernels.delete(self.arrays, key_words(keys))
-        self.policy.removed(gone)
-        return statuses
+        return kernels.delete(self.arrays, key_words(keys))
 
     def stats(self) -> StoreStats:
         """Gauges and counters."""

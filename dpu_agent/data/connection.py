@@ -1,23 +1,41 @@
-"""The data path's half of a session: queue pair, buffers, regions, commands in flight."""
+"""The data path's half of a session: queue pair, buffers, regions, and its record."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
-from dpu_agent.control.core import RemoteRegion
-from dpu_agent.data.capsule_io import ReceiveRing, ResponseBuffers
-from dpu_agent.data.commands import Transfer
+import numpy as np
+
+from dpu_agent.data._capsule_kernels import moves_payload
+from dpu_agent.data._posting_kernels import post_receives
+from dpu_agent.data._transfer_kernels import (
+    block_slots_of,
+    capsule_of,
+    descriptors_of,
+    give_up_transfers,
+)
+from dpu_agent.data._work_id_kernels import SERIAL_MASK
+from dpu_agent.data.capsule_io import CapsuleBuffers
 from dpu_agent.data.regions import RegionTable
-from dpu_agent.data.send_queue import SendQueue
-from dpu_agent.data.work_ids import SERIAL_MASK, WorkKind, pack_work_id
-from kvlane.limits import CREDIT_SLACK
-from kvlane.verbs.enums import SendFlags
-from kvlane.verbs.protocols import CompletionQueue, Device, QpEndpoint, QpOptions
-from kvlane.verbs.records import RecordArray
+from dpu_agent.data.state import (
+    COMMAND,
+    POSTED,
+    RESPONSE_BYTES,
+    SEND_QUEUE_DEPTH,
+    CommandState,
+    Serving,
+)
+from kvlane.capsule import DESCRIPTOR
+from kvlane.errors import VerbsError
+from kvlane.limits import CREDIT_SLACK, MAX_CAPSULE_BYTES, MAX_KEYS_PER_CAPSULE
+from kvlane.rawmem import array_accessor
+from kvlane.verbs.enums import AccessFlags
+from kvlane.verbs.protocols import CompletionQueue, Device, QpOptions
+from kvlane.verbs.records import new_records
 
-SEND_QUEUE_DEPTH = 256
+_descriptors_at = array_accessor(DESCRIPTOR)
 
 
 def completions_max(queue_depth: int) -> int:
@@ -36,80 +54,121 @@ class Connection:
     """
 
     def __init__(
-        self, device: Device, cq: CompletionQueue, session_id: int, queue_depth: int
+        self,
+        device: Device,
+        cq: CompletionQueue,
+        record: Any,
+        session_id: int,
+        queue_depth: int,
     ) -> None:
-        count = queue_depth + CREDIT_SLACK
+        """``record`` is the connection's own in the CONNECTION table, all zero."""
         self.session_id = session_id
-        self.serial = session_id & SERIAL_MASK
-        self.queue_depth = queue_depth
-        self.regions = RegionTable()
-        self.transfers: dict[int, Transfer] = {}
-        """Commands in flight by command slot."""
-        self.free_slots = list(range(count))
-        self.arrived: deque[tuple[int, int]] = deque()
-        """Receive buffer and bytes of capsules that were not read yet."""
+        self._record = record
+        self._arrays: list[Any] = []
         self._region_waits: list[tuple[set[int], Callable[[], None]]] = []
+        count = queue_depth + CREDIT_SLACK
         with ExitStack() as resources:
-            self.ring = ReceiveRing(device, count, self.serial)
-            resources.callback(self.ring.close)
-            self.responses = ResponseBuffers(device, count, self.serial)
-            resources.callback(self.responses.close)
+            self._capsules = CapsuleBuffers(
+                device, count, MAX_CAPSULE_BYTES, AccessFlags.LOCAL_WRITE
+            )
+            resources.callback(self._capsules.close)
+            self._responses = CapsuleBuffers(device, count, RESPONSE_BYTES, AccessFlags(0))
+            resources.callback(self._responses.close)
             options = QpOptions(max_send_wr=SEND_QUEUE_DEPTH, max_recv_wr=count)
             self.qp = device.create_qp(cq, options)
             # Last in, first out: the queue pair goes before the memory that it uses.
             resources.callback(self.qp.close)
+            self._fill_record(session_id, queue_depth, count)
+            self.regions = RegionTable(record)
             self._resources = resources.pop_all()
-        self.send_queue = SendQueue(self.qp, SEND_QUEUE_DEPTH)
 
-    def connect(self, remote: QpEndpoint, regions: Sequence[RemoteRegion]) -> QpEndpoint:
-        """Connect to the host; commands may arrive as soon as it knows the returned endpoint."""
-        self.regions.add(regions)
-        self.ring.post(self.qp)
-        self.qp.connect(remote)
-        return self.qp.endpoint
+    def _fill_record(self, session_id: int, queue_depth: int, count: int) -> None:
+        record = self._record
+        record.serial = session_id & SERIAL_MASK
+        record.session = session_id
+        record.qp = self.qp.handle
+        record.queue_depth = queue_depth
+        record.slot_count = count
+        record.capsules, record.receive_lkey = self._capsules.addr, self._capsules.lkey
+        record.responses, record.response_lkey = self._responses.addr, self._responses.lkey
+        record.commands = self._keep(new_records(COMMAND, count))
+        record.block_slots = self._keep(np.zeros(count * MAX_KEYS_PER_CAPSULE, np.int64))
+        record.arrived = self._keep(np.zeros(2 * count, np.int64))
+        record.free = self._keep(np.arange(count))
+        record.free_count = count
+        record.returned = self._keep(np.arange(count))
+        record.returned_count = count
+        record.outgoing = self._keep(np.zeros(count, np.int64))
+        record.room = SEND_QUEUE_DEPTH
+        record.posted = self._keep(new_records(POSTED, SEND_QUEUE_DEPTH))
+        record.in_use = 1
 
-    def start(self, slot: int, transfer: Transfer, requests: RecordArray) -> None:
-        """Put a command in flight by its requests, of which there is at least one."""
-        requests["wr_id"] = pack_work_id(WorkKind.PART, self.serial, slot)
-        requests["wr_id"][-1] = pack_work_id(WorkKind.TRANSFER, self.serial, slot)
-        requests["send_flags"][-1] = SendFlags.SIGNALED
-        self.transfers[slot] = transfer
-        self.send_queue.submit(requests)
+    def _keep(self, array: Any) -> int:
+        """The address of an array, which lives as long as the connection."""
+        self._arrays.append(array)
+        return int(array.ctypes.data)
 
-    def respond(self, slot: int, nbytes: int) -> None:
-        """Send the response that stands in the slot's buffer."""
-        self.send_queue.submit(self.responses.request(slot, nbytes))
+    def post_first_receives(self, serving: Serving, index: int) -> None:
+        """Post all receive buffers; commands may arrive as soon as the host is connected."""
+        post_receives(serving, index, self._record)
+        if self._record.trouble:
+            raise VerbsError("the NIC takes no receive buffers; open the session again")
 
-    def ended(self, slot: int) -> Transfer:
-        """The transfer in this slot touches host memory no more; tell who waits for that."""
-        transfer = self.transfers.pop(slot)
+    def settle_waits(self) -> None:
+        """Tell those who wait for transfers that have ended."""
+        running = set(self._running().values())
         for users, _ in self._region_waits:
-            users.discard(slot)
+            users &= running
         over = [tell for users, tell in self._region_waits if not users]
         self._region_waits = [wait for wait in self._region_waits if wait[0]]
+        self._record.is_awaited = int(bool(self._region_waits))
         for tell in over:
             tell()
-        return transfer
 
     def deregister(self, rkeys: Sequence[int], on_ended: Callable[[], None]) -> None:
         """Refuse the regions to new commands; ``on_ended`` when no present one uses them."""
         self.regions.remove(rkeys)
-        users = {slot for slot, transfer in self.transfers.items() if transfer.uses(rkeys)}
-        if users:
-            self._region_waits.append((users, on_ended))
-        else:
-            on_ended()
+        users = {number for slot, number in self._running().items() if self._uses(slot, rkeys)}
+        self._region_waits.append((users, on_ended))
+        self.settle_waits()
 
-    def close(self) -> None:
+    def _running(self) -> dict[int, int]:
+        """The number of each transfer that has not ended, by its command slot."""
+        commands = self._commands()
+        slots = np.flatnonzero(commands["state"] == CommandState.TRANSFER).tolist()
+        return {slot: int(commands["number"][slot]) for slot in slots}
+
+    def _commands(self) -> Any:
+        return self._arrays[0]
+
+    def _uses(self, slot: int, rkeys: Iterable[int]) -> bool:
+        """Whether payload of a command moves by one of the rkeys."""
+        command = self._commands()[slot]
+        if not moves_payload(command["opcode"]):
+            return False
+        count = int(command["key_count"])
+        capsule = capsule_of(self._record, int(command["buffer"]))
+        described = _descriptors_at(descriptors_of(capsule, count), count)
+        moving = block_slots_of(self._record, slot, count) >= 0
+        return bool(np.isin(described["rkey"][moving], list(rkeys)).any())
+
+    def close(self, serving: Serving) -> None:
         """Destroy the queue pair, and only then let go of what its transfers held.
 
         After the queue pair is gone no late READ can land in a slot that has a new owner,
         and no late WRITE in memory that the host has been told is its own again.
         """
+        record = self._record
+        try:
+            self._close_queue_pair_and_give_up(serving)
+        finally:
+            record.in_use = 0
+            waits, self._region_waits = self._region_waits, []
+            for _, tell in waits:
+                tell()
+
+    def _close_queue_pair_and_give_up(self, serving: Serving) -> None:
+        # The capsules are read for the last time when their transfers are given up.
+        self.qp.close()
+        give_up_transfers(serving, self._record)
         self._resources.close()
-        for transfer in self.transfers.values():
-            transfer.give_up()
-        self.transfers.clear()
-        waits, self._region_waits = self._region_waits, []
-        for _, tell in waits:
-            tell()

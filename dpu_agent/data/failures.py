@@ -1,9 +1,8 @@
-"""Why a queue pair broke, from its completions."""
+"""Why a queue pair broke, from the status of a completion."""
 
 from __future__ import annotations
 
 from kvlane.verbs.enums import WcStatus
-from kvlane.verbs.records import RecordArray
 
 _CAUSES = {
     WcStatus.RETRY_EXC_ERR: "the host does not answer on the data path any more",
@@ -25,16 +24,3 @@ def explain(status: int) -> str:
         return f"the NIC reported completion status {status}"
     text = _CAUSES.get(known, "the NIC could not complete a request")
     return f"{text} ({known.name})"
-
-
-def first_causes(batch: RecordArray) -> dict[int, int]:
-    """Queue pair number -> the status that broke it, of the WC records in ``batch``.
-
-    A broken queue pair flushes what it holds, and the flushed completions may be seen
-    before the one that says why; the flush counts only where nothing else is known.
-    """
-    causes: dict[int, int] = {}
-    for status, qp_num in zip(batch["status"].tolist(), batch["qp_num"].tolist(), strict=True):
-        if status != WcStatus.SUCCESS and causes.get(qp_num) in (None, WcStatus.WR_FLUSH_ERR):
-            causes[qp_num] = status
-    return causes

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpu_agent.control.core import RemoteRegion
+from dpu_agent.data._region_kernels import is_inside
 from kvlane.errors import CapacityError, SessionError
 from kvlane.limits import MAX_REGIONS_PER_SESSION
 
@@ -16,14 +16,19 @@ _ADDRESS_SPACE = 1 << 64
 
 
 class RegionTable:
-    """Regions by rkey, with a check of whole batches of ranges.
+    """Regions by rkey.
 
     The NIC of the host would refuse a bad range as well, but by breaking the connection;
     checked here, it costs one key its status and nothing else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Any) -> None:
+        """``connection`` is the CONNECTION record that kernels look the regions up in."""
         self._regions: dict[int, RemoteRegion] = {}
+        self._connection = connection
+        self._columns = np.zeros((3, MAX_REGIONS_PER_SESSION), np.int64)
+        for row, column in enumerate(("rkeys", "starts", "sizes")):
+            connection[f"region_{column}"] = self._columns[row].ctypes.data
         self._index()
 
     def add(self, regions: Sequence[RemoteRegion]) -> None:
@@ -63,28 +68,16 @@ class RegionTable:
             del self._regions[rkey]
         self._index()
 
-    def contains(
-        self,
-        addrs: NDArray[np.integer[Any]],
-        lengths: NDArray[np.integer[Any]],
-        rkeys: NDArray[np.integer[Any]],
-    ) -> NDArray[np.bool_]:
-        """Per range (addr, length), whether it lies in the region of its rkey.
-
-        No sum of address and length is formed, so none can wrap around.
-        """
-        if not len(self._rkeys):
-            return np.zeros(len(addrs), np.bool_)
-        starts_at, wanted, keys = (a.astype(np.uint64) for a in (addrs, lengths, rkeys))
-        index = np.minimum(np.searchsorted(self._rkeys, keys), len(self._rkeys) - 1)
-        starts, sizes = self._starts[index], self._sizes[index]
-        inside = (self._rkeys[index] == keys) & (starts_at >= starts) & (wanted <= sizes)
-        # Where ``inside`` is still true, neither difference is negative.
-        verdict: NDArray[np.bool_] = inside & (starts_at - starts <= sizes - wanted)
-        return verdict
+    def contains(self, addr: int, length: int, rkey: int) -> bool:
+        """Whether a range lies in the region of its rkey, as commands are judged."""
+        return bool(is_inside(self._connection, addr, length, rkey))
 
     def _index(self) -> None:
         ordered = sorted(self._regions.values(), key=lambda region: region.rkey)
-        self._rkeys = np.array([region.rkey for region in ordered], np.uint64)
-        self._starts = np.array([region.addr for region in ordered], np.uint64)
-        self._sizes = np.array([region.length for region in ordered], np.uint64)
+        count = len(ordered)
+        self._columns[0, :count] = [region.rkey for region in ordered]
+        # Addresses and lengths of 64 bits, as the signed words of the same bits.
+        unsigned = self._columns.view(np.uint64)
+        unsigned[1, :count] = [region.addr for region in ordered]
+        unsigned[2, :count] = [region.length for region in ordered]
+        self._connection.region_count = count

@@ -1,62 +1,50 @@
 """The capsule server: turns completions into work on the block store and into responses.
 
-It reads no clock, starts no thread and waits for nothing. Its owner calls ``poll`` and all
-other methods from one thread, which therefore owns store, queue pairs and sessions without
-a lock. Every command that arrives gets exactly one response, unless its session ends first.
+Kernels do all that (``_serve_kernels``); this class owns their state, opens and closes
+sessions, and looks after the ones that are in trouble. It starts no thread; its owner calls
+all methods but ``interrupt`` from one, which therefore owns store, queue pairs and sessions
+without a lock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpu_agent.control.core import RemoteRegion
-from dpu_agent.data.commands import TRANSFERS, Blocks, Transfer, answer
+from dpu_agent.data._serve_kernels import run, serve
+from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.connection import Connection, completions_max
-from dpu_agent.data.failures import explain, first_causes
-from dpu_agent.data.work_ids import WorkKind, unpack_work_id
-from kvlane.capsule import (
-    CapsuleError,
-    Command,
-    CommandStatus,
-    emit_response,
-    parse_command,
+from dpu_agent.data.failures import explain
+from dpu_agent.data.state import (
+    CHUNK_REQUESTS,
+    CONNECTION,
+    POLL_BATCH,
+    SERVER,
+    Serving,
+    Trouble,
 )
-from kvlane.errors import ConfigError, SessionNotFoundError, VerbsError
-from kvlane.verbs.enums import WcStatus
+from kvlane._clock_kernels import SCRATCH_WORDS
+from kvlane.capsule import Opcode
+from kvlane.errors import CapacityError, ConfigError, SessionNotFoundError, VerbsError
+from kvlane.limits import CREDIT_SLACK, MAX_QUEUE_DEPTH
+from kvlane.verbs.calls import FAULT
 from kvlane.verbs.protocols import CompletionQueue, Device, QpEndpoint
-from kvlane.verbs.records import WC, RecordArray, new_records
+from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
 
-_POLL_BATCH = 256
+_OPCODES = 256
+_OVERLAP = 2
+"""A session may close and its successor open before the first one's flushed completions are
+polled."""
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """What the response to one command says."""
-
-    opcode: int
-    command_id: int
-    status: CommandStatus
-    result: int = 0
-    results: Any = None
-
-
 def _create_cq(device: Device, max_sessions: int, max_queue_depth: int) -> CompletionQueue:
-    """One for all sessions; ``ConfigError`` where the device has none so large.
-
-    Twice what they need: a session may close and its successor open before the first one's
-    flushed completions are polled.
-    """
+    """One for all sessions; ``ConfigError`` where the device has none so large."""
     try:
-        return device.create_cq(2 * max_sessions * completions_max(max_queue_depth))
+        return device.create_cq(_OVERLAP * max_sessions * completions_max(max_queue_depth))
     except VerbsError as error:
         raise ConfigError(
             f"{error}; lower sessions.max_sessions, which is {max_sessions}, or "
@@ -80,18 +68,43 @@ class CapsuleServer:
         """``on_failure(session id, reason)`` tells of a session that ended by itself."""
         self._device = device
         self._blocks = blocks
-        self._boot_id = boot_id
         self._on_failure = on_failure
         self._cq = _create_cq(device, max_sessions, max_queue_depth)
-        self._completions = new_records(WC, _POLL_BATCH)
+        self._connections = new_records(CONNECTION, max_sessions)
+        self._executed = np.zeros(_OPCODES, np.int64)
+        self._completions = new_records(WC, POLL_BATCH)
+        self._requests = new_records(SEND_WR, CHUNK_REQUESTS)
+        self._receives = new_records(RECV_WR, MAX_QUEUE_DEPTH + CREDIT_SLACK)
+        self._boot_id = np.frombuffer(boot_id, np.uint8).copy()
+        self._clock = np.zeros(SCRATCH_WORDS, np.int64)
+        self._server = new_records(SERVER, 1)
+        self._fill_server_record()
         self._by_id: dict[int, Connection] = {}
-        self._by_qp: dict[int, Connection] = {}
-        self._executed: Counter[str] = Counter()
+        self._by_index: dict[int, Connection] = {}
+        self._serving = Serving(
+            store=blocks.store.arrays,
+            calls=device.calls,
+            server=int(self._server.ctypes.data),
+            connections=int(self._connections.ctypes.data),
+            connection_count=max_sessions,
+        )
+
+    def _fill_server_record(self) -> None:
+        record = self._server[0]
+        record.cq = self._cq.handle
+        record.completions = self._completions.ctypes.data
+        record.requests = self._requests.ctypes.data
+        record.receives = self._receives.ctypes.data
+        record.pool_addr, record.pool_lkey = self._blocks.pool.addr, self._blocks.pool.lkey
+        record.boot_id = self._boot_id.ctypes.data
+        record.executed = self._executed.ctypes.data
+        record.clock = self._clock.ctypes.data
 
     @property
     def executed(self) -> dict[str, int]:
         """Commands executed, by name of opcode."""
-        return dict(self._executed)
+        counts = {opcode.name: int(self._executed[opcode]) for opcode in Opcode}
+        return {name: count for name, count in counts.items() if count}
 
     def open(
         self,
@@ -101,22 +114,28 @@ class CapsuleServer:
         queue_depth: int,
     ) -> QpEndpoint:
         """Connect a session's queue pair; return the agent's end of it."""
-        connection = Connection(self._device, self._cq, session_id, queue_depth)
+        index = self._free_index()
+        self._connections[index] = np.zeros(1, CONNECTION)[0]
+        connection = Connection(
+            self._device, self._cq, self._connections[index], session_id, queue_depth
+        )
         try:
-            endpoint = connection.connect(remote, regions)
+            connection.regions.add(regions)
+            connection.post_first_receives(self._serving, index)
+            connection.qp.connect(remote)
         except BaseException:
-            connection.close()
+            connection.close(self._serving)
             raise
         self._by_id[session_id] = connection
-        self._by_qp[endpoint.qp_num] = connection
-        return endpoint
+        self._by_index[index] = connection
+        return connection.qp.endpoint
 
     def close(self, session_id: int) -> None:
         """End a session, if it is there; afterwards no transfer of it runs."""
         connection = self._by_id.pop(session_id, None)
         if connection is not None:
-            del self._by_qp[connection.qp.endpoint.qp_num]
-            connection.close()
+            self._by_index = {i: c for i, c in self._by_index.items() if c is not connection}
+            connection.close(self._serving)
 
     def close_all(self) -> None:
         """End every session, and the completion queue with them."""
@@ -135,29 +154,29 @@ class CapsuleServer:
         self._require(session_id).deregister(rkeys, on_ended)
 
     def poll(self, now: int) -> bool:
-        """Handle completions that are there; True when there were any."""
-        count = self._cq.poll(self._completions)
-        if count == 0:
-            return False
-        batch = self._completions[:count]
-        causes = first_causes(batch)
-        touched: dict[int, Connection] = {}
-        for wr_id, status, nbytes, qp_num in _columns(batch):
-            kind, serial, slot = unpack_work_id(wr_id)
-            connection = self._by_qp.get(qp_num)
-            if connection is None or connection.serial != serial:
-                continue  # flushed by a queue pair that is gone
-            if status != WcStatus.SUCCESS:
-                self._fail(connection, explain(causes[qp_num]))
-                continue
-            touched[qp_num] = connection
-            with self._contained(connection):
-                self._completed(connection, kind, slot, nbytes, now)
-        for qp_num, connection in touched.items():
-            if self._by_qp.get(qp_num) is connection:
-                with self._contained(connection):
-                    connection.ring.post(connection.qp)
-        return True
+        """Handle the completions that are there now; True when there were any."""
+        with self._device.hold():
+            count = serve(self._serving, now)
+        self._look_after(count)
+        return count > 0
+
+    def run(self, spin_ns: int, limit_ns: int, wake_fd: int) -> None:
+        """Serve for up to ``limit_ns``; less when ``interrupt`` is called and ``wake_fd`` is
+        readable, or another thread wants the device. Without work it spins for ``spin_ns`` and
+        then sleeps."""
+        with self._device.hold():
+            result = run(self._serving, spin_ns, limit_ns, wake_fd)
+        self._look_after(result)
+
+    def interrupt(self, wanted: bool) -> None:
+        """Let ``run`` return, or go on. Any thread may call."""
+        self._server[0].interrupt = int(wanted)
+
+    def _free_index(self) -> int:
+        for index in range(len(self._connections)):
+            if index not in self._by_index:
+                return index
+        raise CapacityError(f"all {len(self._connections)} sessions are taken; close one")
 
     def _require(self, session_id: int) -> Connection:
         try:
@@ -167,140 +186,35 @@ class CapsuleServer:
                 f"sessions/{session_id} is not open; open a new session"
             ) from None
 
-    @contextmanager
-    def _contained(self, connection: Connection) -> Iterator[None]:
-        """Whatever a step of one session raises ends that session and no other."""
-        try:
-            yield
-        except VerbsError as error:
-            self._fail(connection, f"the NIC refused work of this session: {error}")
-        except Exception:
-            _log.exception("sessions/%d: fault of the agent", connection.session_id)
-            self._fail(connection, "fault of the agent; its log has the details")
+    def _look_after(self, result: int) -> None:
+        """Raise what the device failed with, end sessions in trouble, tell who waits."""
+        if result == FAULT:
+            raise self._device.take_fault() or VerbsError("the device failed; open it anew")
+        if not self._server[0].attention:
+            return
+        self._server[0].attention = 0
+        for index, connection in list(self._by_index.items()):
+            record = self._connections[index]
+            if record.trouble != Trouble.NONE:
+                self._fail(connection, self._reason(record.trouble, int(record.cause)))
+            else:
+                connection.settle_waits()
+
+    def _reason(self, trouble: int, cause: int) -> str:
+        """Why a session has to end, for people."""
+        if trouble == Trouble.BROKEN:
+            return explain(cause)
+        if trouble == Trouble.REFUSED:
+            error = self._device.take_fault()
+            if error is None or isinstance(error, VerbsError):
+                return f"the NIC refused work of this session: {error or 'its queue is full'}"
+            _log.error("the NIC failed", exc_info=error)
+        else:
+            policy = type(self._blocks.store.policy).__name__
+            _log.error("%s: slot %d, policy %s", Trouble(trouble).name, cause, policy)
+        return "fault of the agent; its log has the details"
 
     def _fail(self, connection: Connection, reason: str) -> None:
         _log.warning("sessions/%d ends: %s", connection.session_id, reason)
         self.close(connection.session_id)
         self._on_failure(connection.session_id, reason)
-
-    def _completed(
-        self, connection: Connection, kind: WorkKind, slot: int, nbytes: int, now: int
-    ) -> None:
-        if kind is WorkKind.RECEIVE:
-            connection.arrived.append((slot, nbytes))
-        else:
-            connection.send_queue.retire()
-            if kind is WorkKind.RESPONSE:
-                connection.free_slots.append(slot)
-            elif kind is WorkKind.TRANSFER:
-                self._transferred(connection, slot, now)
-        while connection.arrived and connection.free_slots:
-            buffer, length = connection.arrived.popleft()
-            capsule = connection.ring.capsule(buffer, length)
-            self._execute(connection, connection.free_slots.pop(), capsule, now)
-            connection.ring.give_back(buffer)
-
-    def _execute(
-        self, connection: Connection, slot: int, capsule: NDArray[np.uint8], now: int
-    ) -> None:
-        """Run one command: send its response, or start the transfer that will send it."""
-        command_id, opcode = 0, 0
-        try:
-            command = parse_command(capsule)
-            command_id, opcode = command.command_id, int(command.opcode)
-            _require_admissible(connection, command)
-            outcome = self._run(connection, command, now)
-            self._executed[command.opcode.name] += 1
-        except CapsuleError as error:
-            _log.debug("sessions/%d: command refused: %s", connection.session_id, error)
-            outcome = _Reply(error.opcode, error.command_id, error.status)
-        except Exception:
-            _log.exception("sessions/%d: command %d failed", connection.session_id, command_id)
-            outcome = _Reply(opcode, command_id, CommandStatus.INTERNAL)
-        # Beyond this point a command may be half posted and cannot be answered otherwise, so
-        # what fails here is not caught: it ends the session.
-        if isinstance(outcome, _Reply):
-            self._respond(connection, slot, outcome)
-        else:
-            connection.start(slot, *outcome)
-
-    def _run(
-        self, connection: Connection, command: Command, now: int
-    ) -> _Reply | tuple[Transfer, RecordArray]:
-        """The reply to a command, or the transfer that it needs and its requests."""
-        if command.opcode not in TRANSFERS:
-            result, statuses = answer(command, self._blocks.store)
-            opcode = int(command.opcode)
-            return _Reply(opcode, command.command_id, CommandStatus.OK, result, statuses)
-        transfer = TRANSFERS[command.opcode](command, connection.regions, self._blocks)
-        try:
-            transfer.begin(command, now)
-            requests = transfer.requests()
-            if len(requests):
-                return transfer, requests
-            transfer.finish(now)
-        except Exception:
-            transfer.give_up()
-            raise
-        return _success(transfer)
-
-    def _transferred(self, connection: Connection, slot: int, now: int) -> None:
-        """All READs or WRITEs of a command are done; only now may its response leave."""
-        transfer = connection.ended(slot)
-        try:
-            transfer.finish(now)
-            reply = _success(transfer)
-        except Exception:
-            command_id = transfer.command_id
-            _log.exception("sessions/%d: command %d failed", connection.session_id, command_id)
-            transfer.give_up()
-            reply = _Reply(int(transfer.opcode), command_id, CommandStatus.INTERNAL)
-        self._respond(connection, slot, reply)
-
-    def _respond(self, connection: Connection, slot: int, reply: _Reply) -> None:
-        """Send the one response of a command."""
-        nbytes = emit_response(
-            connection.responses.buffer(slot),
-            opcode=reply.opcode,
-            status=reply.status,
-            command_id=reply.command_id,
-            session=connection.session_id,
-            boot_id=self._boot_id,
-            result=reply.result,
-            results=reply.results,
-        )
-        connection.respond(slot, nbytes)
-
-
-def _success(transfer: Transfer) -> _Reply:
-    return _Reply(
-        int(transfer.opcode),
-        transfer.command_id,
-        CommandStatus.OK,
-        transfer.count_done(),
-        transfer.results,
-    )
-
-
-def _require_admissible(connection: Connection, command: Command) -> None:
-    """``CapsuleError`` for a command of another session, or one beyond the credits."""
-    if command.session != connection.session_id:
-        raise CapsuleError(
-            CommandStatus.BAD_SESSION,
-            command.command_id,
-            command.opcode,
-            f"session {command.session} on the queue pair of {connection.session_id}",
-        )
-    if len(connection.transfers) >= connection.queue_depth:
-        raise CapsuleError(
-            CommandStatus.TOO_MANY_IN_FLIGHT,
-            command.command_id,
-            command.opcode,
-            f"{connection.queue_depth} commands are in flight, as many as were granted",
-        )
-
-
-def _columns(batch: RecordArray) -> Iterator[tuple[int, int, int, int]]:
-    """wr_id, status, byte_len and qp_num of each completion, as Python integers."""
-    names = ("wr_id", "status", "byte_len", "qp_num")
-    return zip(*(batch[name].tolist() for name in names), strict=True)

@@ -18,7 +18,7 @@ from typing import Any
 from dpu_agent.agent import Agent, open_blocks
 from dpu_agent.config import AgentConfig
 from dpu_agent.control.server import ControlServer, serve
-from dpu_agent.data.commands import Blocks
+from dpu_agent.data.blocks import Blocks
 from dpu_agent.runtime.warmup import warm_up
 from kvlane.capsule import BOOT_ID_BYTES
 from kvlane.config import parse_endpoint
@@ -87,7 +87,14 @@ async def _serve(
     stop_at_stdin_eof: bool,
 ) -> int:
     boot_id = secrets.token_bytes(BOOT_ID_BYTES)
-    agent = Agent(device, blocks, config.sessions, boot_id=boot_id, clock=time.monotonic_ns)
+    agent = Agent(
+        device,
+        blocks,
+        config.sessions,
+        boot_id=boot_id,
+        clock=time.monotonic_ns,
+        spin_us=config.data.spin_us,
+    )
     try:
         control = await serve(agent, config.control.listen)
         await _until_told_to_stop(agent, control, announce, stop_at_stdin_eof)

@@ -15,7 +15,7 @@ import numpy as np
 from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.control.core import RemoteRegion
-from dpu_agent.data.commands import Blocks
+from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.data.server import CapsuleServer
 from kvlane.capsule import (

@@ -1,7 +1,7 @@
 """The thread that owns the data path: device, completion queue, store, sessions.
 
 Nothing in the data path has a lock, because nothing else touches it. Other threads hand in
-closures with ``call``; these run between two polls.
+closures with ``call``; these run between two turns of the server's loop.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from kvlane.errors import TransferError
-from kvlane.seams import Clock
-from kvlane.verbs.protocols import Device
 
-_IDLE_WAIT_MS = 100.0
-"""A bound only: completions and calls end the wait."""
+_TURN_NS = 100_000_000
+"""A bound only: calls end a turn."""
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Pollable(Protocol):
+class Server(Protocol):
     """What the worker drives."""
 
-    def poll(self, now: int) -> bool:
-        """Handle what has completed; True when there was anything."""
+    def run(self, spin_ns: int, limit_ns: int, wake_fd: int) -> None:
+        """Serve for up to ``limit_ns``, less when interrupted; sleep when there is nothing to do
+        for ``spin_ns``, until ``wake_fd`` is readable at the latest."""
+
+    def interrupt(self, wanted: bool) -> None:
+        """Let ``run`` return soon, or go on."""
 
 
 class WorkerDeadError(TransferError):
@@ -38,7 +40,7 @@ class WorkerDeadError(TransferError):
 
 
 class DataWorker:
-    """Runs ``device.progress``, ``server.poll`` and calls, for as long as it lives.
+    """Runs ``server.run`` and calls, for as long as it lives.
 
     An exception that comes out of the loop is a fault of the agent. The worker does not
     hide it by going on: it logs it, fails all calls and reports it by ``on_death``.
@@ -46,16 +48,14 @@ class DataWorker:
 
     def __init__(
         self,
-        device: Device,
-        server: Pollable,
+        server: Server,
         *,
-        clock: Clock,
+        spin_ns: int,
         on_death: Callable[[BaseException], None],
     ) -> None:
         """``on_death(error)`` runs in the worker's thread, as the last thing it does."""
-        self._device = device
         self._server = server
-        self._clock = clock
+        self._spin_ns = spin_ns
         self._on_death = on_death
         self._inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._gate = threading.Lock()
@@ -75,14 +75,14 @@ class DataWorker:
             if not self._open:
                 raise WorkerDeadError("the agent's data worker has ended; start the agent again")
             self._inbox.append((future, function))
-            os.eventfd_write(self._wake_fd, 1)
+            self._interrupt()
         return future
 
     def stop(self) -> None:
         """End the thread after the calls made so far, and wait for that."""
         with self._gate:
             self._open = False
-            os.eventfd_write(self._wake_fd, 1)
+            self._interrupt()
         self._thread.join()
         os.close(self._wake_fd)
 
@@ -94,20 +94,23 @@ class DataWorker:
             self._fail_calls(error)
             self._on_death(error)
 
+    def _interrupt(self) -> None:
+        """Bring the worker here, whether it is at work or asleep."""
+        self._server.interrupt(True)
+        os.eventfd_write(self._wake_fd, 1)
+
     def _loop(self) -> None:
         while self._open or self._inbox:
-            worked = self._device.progress()
-            worked = self._server.poll(self._clock()) or worked
-            worked = self._run_calls() or worked
-            if not worked:
-                self._device.wait(_IDLE_WAIT_MS, self._wake_fd)
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._wake_fd)
+            self._server.run(self._spin_ns, _TURN_NS, self._wake_fd)
+            # Before the calls are taken: one that comes later interrupts anew.
+            self._server.interrupt(False)
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._wake_fd)
+            self._run_calls()
 
-    def _run_calls(self) -> bool:
-        """Run the calls that are there now; those that come meanwhile wait for a poll."""
-        count = len(self._inbox)
-        for _ in range(count):
+    def _run_calls(self) -> None:
+        """Run the calls that are there now; those that come meanwhile wait for a turn."""
+        for _ in range(len(self._inbox)):
             future, function = self._inbox.popleft()
             if not future.set_running_or_notify_cancel():
                 continue
@@ -115,7 +118,6 @@ class DataWorker:
                 future.set_result(function())
             except Exception as error:
                 future.set_exception(error)
-        return count > 0
 
     def _fail_calls(self, cause: BaseException) -> None:
         with self._gate:

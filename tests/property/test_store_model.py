@@ -54,7 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(keys=BATCHES, data=st.data())
     def reserve(self, keys: list[bytes], data: st.DataObject) -> None:
         lengths = [data.draw(LENGTHS) for _ in keys]
-        slots, statuses = self.store.reserve(pack_keys(keys), np.array(lengths), self.now)
+        slots, statuses = self.store.reserve(pack_keys(keys), np.array(lengths))
         expected = self.model.reserve(keys, lengths)
         assert statuses.tolist() == [status for status, _ in expected]
         for slot, (status, block) in zip(slots.tolist(), expected, strict=True):
@@ -137,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
         check_invariants(self.store)
         assert self.store.exist(pack_keys(KEYS)).tolist() == self.model.exist(KEYS)
         assert asdict(self.store.stats()) == self.model.stats()
-        order = self.store.policy.victims(CAPACITY, np.zeros(CAPACITY, np.uint32))
+        order = self.store.policy.ordered()
         assert order.tolist() == self.slots(list(self.model.published.values())).tolist()
 
 

@@ -25,6 +25,14 @@ def _weighted_entry(first: int, second: int, third: int, fourth: int) -> int:
 WEIGHTED = exported(_weighted_entry)
 
 
+def _slot_0(_context: int, _first: int, _second: int, _third: int) -> int:
+    return 0
+
+
+PINNED_SLOT_0 = exported(_slot_0)
+"""A policy's choice that never looks at pins."""
+
+
 @kernel
 def call_through(address: int, first: int, second: int, third: int, fourth: int) -> int:
     """What the function at an address answers."""

@@ -17,7 +17,7 @@ _REGISTRY = re.compile(
     r"py[p]i\.org|python[h]osted\.org|npm[j]s\.org|proxy\.go[l]ang\.org|docker\.[i]o"
     r"|index[-]url|https?://\S+/(?:simple|packages)/"
 )
-_KERNEL_FILE = re.compile(r"(^|/)(\w*kernels|kvlane/jit|kvlane/rawmem)\.py$")
+_KERNEL_FILE = re.compile(r"(^|/)(\w*kernels|kvlane/(jit|rawmem|calls|atomics))\.py$")
 _QUOTED_MODULE = re.compile(r'"([a-z_]\w*(?:\.\w+)+)(?::\w+)?"')
 
 

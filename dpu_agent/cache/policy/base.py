@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +10,34 @@ from numpy.typing import NDArray
 SlotArray = NDArray[np.int64]
 """Slot numbers."""
 
-PinArray = NDArray[np.uint32]
-"""Shape (capacity,): readers of each slot. A view of the slot table, so not contiguous."""
 
-
-class EvictionPolicy(Protocol):
-    """Orders published blocks by how dispensable they are. Every call takes a batch.
+class PolicyCalls(NamedTuple):
+    """A policy as functions by address (``kvlane.calls``), for the store's kernels.
 
     The store calls in this order for a slot: ``inserted`` once, ``touched`` any number of
     times, ``removed`` once (evicted or deleted). A policy is a pure function of its calls.
+    What a function answers counts only where it is said; arguments not named are 0.
     """
 
-    def inserted(self, slots: SlotArray, now: int) -> None:
-        """Blocks were published in these slots, in this order."""
+    context: int
+    """First argument of every function."""
+    inserted: int
+    """(context, slot, now ns): a block was published in this slot."""
+    touched: int
+    """(context, slot, now ns): it was read."""
+    removed: int
+    """(context, slot): it left; the slot may come back with another block."""
+    victim: int
+    """(context, address of the slot table): the most dispensable slot that nobody has pinned
+    (``_slot_kernels.is_pinned_at``), or -1. Choosing is not removing: the store confirms it."""
 
-    def touched(self, slots: SlotArray, now: int) -> None:
-        """Blocks were read, in this order."""
 
-    def removed(self, slots: SlotArray) -> None:
-        """Blocks left; their slots may come back with other blocks."""
+class EvictionPolicy(Protocol):
+    """Orders published blocks by how dispensable they are."""
 
-    def victims(self, count: int, pins: PinArray) -> SlotArray:
-        """Up to ``count`` slots to evict, most dispensable first, none with ``pins[slot] > 0``.
+    @property
+    def calls(self) -> PolicyCalls:
+        """Valid as long as the policy lives."""
 
-        Choosing is not removing: the store confirms each with ``removed``.
-        """
+    def ordered(self) -> SlotArray:
+        """All slots in its care, most dispensable first; for checkers, not fast."""

@@ -279,7 +279,7 @@ async def test_memory_is_taken_back_after_its_last_command() -> None:
         host, opened = await world.open()
         world.fabric.hold(WrOpcode.RDMA_READ)
         host.send(Opcode.STORE, key_array(1), host.descriptors(0))
-        await eventually(lambda: len(world.agent._server._by_id[host.session].transfers) == 1)
+        await eventually(lambda: len(world.agent._server._by_id[host.session]._running()) == 1)
         rkeys = [host.region.rkey]
         taking = asyncio.create_task(world.agent.deregister_memory(opened.session_id, rkeys))
         await asyncio.sleep(0)  # the call is on its way
@@ -311,10 +311,10 @@ async def test_a_dead_worker_is_reported_and_calls_fail(monkeypatch: pytest.Monk
         await world.open()
         bug = RuntimeError("bug")
 
-        def fail(now: int) -> bool:
+        def fail(spin_ns: int, limit_ns: int, wake_fd: int) -> None:
             raise bug
 
-        monkeypatch.setattr(world.agent._server, "poll", fail)
+        monkeypatch.setattr(world.agent._server, "run", fail)
         assert await asyncio.wait_for(world.agent.worker_death, LIMIT_S) is bug
         with pytest.raises(WorkerDeadError):
             await world.agent.stats()

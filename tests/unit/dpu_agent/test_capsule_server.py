@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpu_agent.control.core import RemoteRegion
-from dpu_agent.data.connection import SEND_QUEUE_DEPTH
+from dpu_agent.data.state import SEND_QUEUE_DEPTH
 from kvlane.capsule import (
     COMMAND_HEADER,
     HEADER_BYTES,
@@ -195,37 +195,6 @@ def test_a_command_of_more_keys_than_the_send_queue_holds() -> None:
     assert np.array_equal(host.memory[: count * BLOCK_BYTES], before)
 
 
-def test_an_unexpected_exception_is_an_internal_error_of_that_command_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = ServerRig()
-    (host,) = rig.hosts
-    with monkeypatch.context() as patch:
-        patch.setattr(rig.store, "match", lambda keys: 1 // 0)
-        assert rig.ask(host, Opcode.MATCH, key_array(1)).status is CommandStatus.INTERNAL
-    assert rig.ask(host, Opcode.MATCH, key_array(1)).status is CommandStatus.OK
-
-
-@pytest.mark.parametrize("step", ["generations", "checksums"])
-def test_an_exception_in_a_transfer_leaves_nothing_pinned(
-    step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = ServerRig()
-    (host,) = rig.hosts
-    rig.ask(host, Opcode.STORE, key_array(1), host.descriptors(0))
-    with monkeypatch.context() as patch:
-        rig.fabric.hold(WrOpcode.RDMA_WRITE)
-        host.send(Opcode.RETRIEVE, key_array(1), host.descriptors(0))
-        rig.run()
-        assert rig.store.stats().pinned == 1
-        patch.setattr(rig.store, step, lambda slots: 1 // 0)
-        rig.fabric.release()
-        rig.run()
-    (response,) = host.responses()
-    assert response.status is CommandStatus.INTERNAL
-    assert rig.store.stats().pinned == 0
-
-
 def test_a_dead_host_ends_its_session_and_no_other() -> None:
     rig = ServerRig(hosts=2)
     dying, living = rig.hosts
@@ -316,21 +285,22 @@ def test_close_destroys_the_queue_pair_before_a_slot_can_be_reused(
     rig = ServerRig(hosts=2, capacity_blocks=1)
     leaving, next_owner = rig.hosts
     leaving_qp = agent_qps(rig)[0]
-    abort = rig.store.abort
-    states: list[QpState] = []
+    held_when_closed: list[int] = []
+    close = leaving_qp.close
 
-    def record_and_abort(slots: np.ndarray) -> None:
-        states.append(leaving_qp.state)
-        abort(slots)
+    def record_and_close() -> None:
+        close()
+        held_when_closed.append(rig.store.stats().writing)
 
-    monkeypatch.setattr(rig.store, "abort", record_and_abort)
+    monkeypatch.setattr(leaving_qp, "close", record_and_close)
     leaving.fill([0], seed=1)
     next_owner.fill([0], seed=2)
     rig.fabric.hold(WrOpcode.RDMA_READ)
     leaving.send(Opcode.STORE, key_array(1), leaving.descriptors(0))
     rig.run()
     rig.server.close(leaving.session)
-    assert states == [QpState.RESET]
+    assert held_when_closed[0] == 1
+    assert rig.store.stats().writing == 0
     rig.fabric.release()
     stored = rig.ask(next_owner, Opcode.STORE, key_array(2), next_owner.descriptors(0))
     assert stored.results["status"].tolist() == [KeyStatus.OK]

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpu_agent.data.failures import explain, first_causes
+from dpu_agent.data.failures import explain
 from kvlane.verbs.enums import WcStatus
-from kvlane.verbs.records import WC, new_records
-
-
-def test_the_cause_counts_and_not_the_flush_around_it() -> None:
-    batch = new_records(WC, 6)
-    batch["qp_num"] = [1, 1, 1, 2, 3, 1]
-    batch["status"] = [
-        WcStatus.WR_FLUSH_ERR,
-        WcStatus.RETRY_EXC_ERR,
-        WcStatus.WR_FLUSH_ERR,
-        WcStatus.WR_FLUSH_ERR,
-        WcStatus.SUCCESS,
-        WcStatus.REM_OP_ERR,
-    ]
-    assert first_causes(batch) == {1: WcStatus.RETRY_EXC_ERR, 2: WcStatus.WR_FLUSH_ERR}
 
 
 @pytest.mark.parametrize("status", [*WcStatus, 99])

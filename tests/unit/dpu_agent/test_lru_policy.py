@@ -7,60 +7,64 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
+from dpu_agent.cache._slot_kernels import SlotState, new_slot_table
 from dpu_agent.cache.policy.lru import LruPolicy
 from dpu_agent.cache.policy.registry import POLICIES, make_policy
 from kvlane.errors import ConfigError
+from tests.support.call_kernels import call_through
 
 
-def slots(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int64)
+class Driven:
+    """A policy called by address as the store does, with pins in a slot table."""
 
+    def __init__(self, capacity: int) -> None:
+        self.policy = LruPolicy(capacity)
+        self.table = new_slot_table(capacity)
 
-def no_pins(capacity: int) -> np.ndarray:
-    return np.zeros(capacity, np.uint32)
+    def tell(self, function: int, *slots: int) -> None:
+        for slot in slots:
+            call_through(function, self.policy.calls.context, slot, 0, 0)
+
+    def victim(self, *pinned: int) -> int:
+        self.table["hold"] = 0
+        self.table["hold"][list(pinned)] = 1 << 2 | int(SlotState.PUBLISHED)
+        calls = self.policy.calls
+        return call_through(calls.victim, calls.context, int(self.table.ctypes.data), 0, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_like_an_ordered_dict(seed: int) -> None:
     capacity = 12
     rng = np.random.default_rng(seed)
-    policy, twin = LruPolicy(capacity), OrderedDict[int, None]()
-    for step in range(200):
+    driven, twin = Driven(capacity), OrderedDict[int, None]()
+    calls = driven.policy.calls
+    for _ in range(200):
         absent = [slot for slot in range(capacity) if slot not in twin]
         pool = absent if rng.integers(2) else list(twin)
-        batch = rng.permutation(np.array(pool, np.int64))[: rng.integers(4)]
+        batch = rng.permutation(np.array(pool, np.int64))[: rng.integers(4)].tolist()
         if pool is absent:
-            policy.inserted(batch, step)
-            twin.update(dict.fromkeys(batch.tolist()))
+            driven.tell(calls.inserted, *batch)
+            twin.update(dict.fromkeys(batch))
         elif rng.integers(3):
-            policy.touched(np.repeat(batch, 2), step)
-            for slot in batch.tolist():
+            driven.tell(calls.touched, *(slot for slot in batch for _ in range(2)))
+            for slot in batch:
                 twin.move_to_end(slot)
         else:
-            policy.removed(batch)
-            for slot in batch.tolist():
+            driven.tell(calls.removed, *batch)
+            for slot in batch:
                 del twin[slot]
-        pins = rng.integers(0, 2, capacity, dtype=np.uint32)
-        count = int(rng.integers(capacity + 2))
-        unpinned = [slot for slot in twin if not pins[slot]]
-        assert policy.victims(count, pins).tolist() == unpinned[:count]
-        assert policy.victims(capacity, no_pins(capacity)).tolist() == list(twin)
+        pinned = np.flatnonzero(rng.integers(0, 2, capacity)).tolist()
+        unpinned = [slot for slot in twin if slot not in pinned]
+        assert driven.victim(*pinned) == (unpinned[0] if unpinned else -1)
+        assert driven.policy.ordered().tolist() == list(twin)
 
 
-def test_the_order_within_a_batch_counts() -> None:
-    policy = LruPolicy(4)
-    policy.inserted(slots(2, 0, 3), 0)
-    policy.touched(slots(0, 2, 0), 1)
-    assert policy.victims(4, no_pins(4)).tolist() == [3, 2, 0]
-
-
-def test_pinned_slots_are_passed_over() -> None:
-    policy = LruPolicy(4)
-    policy.inserted(slots(0, 1, 2, 3), 0)
-    pins = np.array([1, 0, 7, 0], np.uint32)
-    assert policy.victims(1, pins).tolist() == [1]
-    assert policy.victims(4, pins).tolist() == [1, 3]
-    assert policy.victims(4, no_pins(4) + 1).tolist() == []
+def test_choosing_changes_nothing() -> None:
+    driven = Driven(4)
+    driven.tell(driven.policy.calls.inserted, 2, 0, 3)
+    assert [driven.victim(), driven.victim(2), driven.victim(0, 2), driven.victim()] == [2, 0, 3, 2]
+    assert driven.victim(0, 2, 3) == -1
+    assert driven.policy.ordered().tolist() == [2, 0, 3]
 
 
 def test_a_policy_is_made_by_name() -> None:

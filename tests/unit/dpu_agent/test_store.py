@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpu_agent.cache._slot_kernels import SlotState
+from dpu_agent.cache._slot_kernels import SlotState, states
 from dpu_agent.cache.invariants import check_invariants
-from dpu_agent.cache.policy.base import PinArray, SlotArray
+from dpu_agent.cache.policy.base import SlotArray
 from dpu_agent.cache.policy.lru import LruPolicy
 from dpu_agent.cache.store import BlockStore
 from kvlane.capsule import KeyArray, KeyStatus
 from kvlane.errors import ConfigError
 from kvlane.limits import MAX_BLOCK_BYTES
 from tests.support.blocks import random_keys
+from tests.support.call_kernels import PINNED_SLOT_0
 
 OK, EXISTS, NOT_FOUND = KeyStatus.OK, KeyStatus.EXISTS, KeyStatus.NOT_FOUND
 NO_SPACE, BAD_LENGTH = KeyStatus.NO_SPACE, KeyStatus.BAD_LENGTH
@@ -34,7 +35,7 @@ def make_store(capacity: int = 4, policy: LruPolicy | None = None) -> BlockStore
 
 
 def reserve(store: BlockStore, keys: KeyArray) -> tuple[SlotArray, list[int]]:
-    slots, statuses = store.reserve(keys, np.full(len(keys), BLOCK_BYTES), now=0)
+    slots, statuses = store.reserve(keys, np.full(len(keys), BLOCK_BYTES))
     check_invariants(store)
     return slots, statuses.tolist()
 
@@ -98,7 +99,7 @@ def test_a_block_is_absent_until_published() -> None:
 
 def test_what_was_published_is_what_readers_see() -> None:
     store = make_store()
-    slots, _ = store.reserve(KEYS[:3], np.array([1, 100, BLOCK_BYTES]), now=0)
+    slots, _ = store.reserve(KEYS[:3], np.array([1, 100, BLOCK_BYTES]))
     checksums = np.array([0, 0xDEADBEEF, 0xFFFFFFFF], np.uint32)
     store.publish(slots, checksums, now=1)
     pinned, _ = pin(store, KEYS[[2, 0, 1]])
@@ -111,7 +112,7 @@ def test_what_was_published_is_what_readers_see() -> None:
 @pytest.mark.parametrize("length", [0, -1, BLOCK_BYTES + 1, 1 << 32])
 def test_a_block_that_fits_no_slot_is_refused(length: int) -> None:
     store = make_store(capacity=1)
-    slots, statuses = store.reserve(KEYS[:2], np.array([length, 1]), now=0)
+    slots, statuses = store.reserve(KEYS[:2], np.array([length, 1]))
     assert statuses.tolist() == [BAD_LENGTH, OK]
     assert slots.tolist() == [-1, 0]
 
@@ -194,15 +195,13 @@ def test_a_batch_does_not_push_out_its_own_chain() -> None:
 
 
 def test_a_policy_that_offers_a_pinned_block_is_caught() -> None:
-    class Reckless(LruPolicy):
-        def victims(self, count: int, pins: PinArray) -> SlotArray:
-            return super().victims(count, np.zeros_like(pins))
-
-    store = make_store(capacity=2, policy=Reckless(2))
+    store = make_store(capacity=2)
     put(store, KEYS[:2])
+    reckless = store.policy.calls._replace(victim=PINNED_SLOT_0.address)
+    store.arrays = store.arrays._replace(policy=reckless)
     pin(store, KEYS[:2])
-    with pytest.raises(AssertionError, match=r"Reckless chose slots \[0\]"):
-        store.reserve(KEYS[2:3], np.array([1]), now=0)
+    with pytest.raises(AssertionError, match=r"LruPolicy chose slot 0"):
+        store.reserve(KEYS[2:3], np.array([1]))
     check_invariants(store)
     assert stored(store) == [0, 1]
 
@@ -299,7 +298,7 @@ def test_a_block_deleted_under_readers_is_freed_by_the_last() -> None:
     put(store, KEYS[:1])
     slots, generations = pin(store, KEYS[[0, 0, 0]])
     store.delete(KEYS[:1])
-    assert store.arrays.table["state"][slots[0]] == SlotState.CONDEMNED
+    assert states(store.arrays.table)[slots[0]] == SlotState.CONDEMNED
     assert store.pin(KEYS[:1], now=0).tolist() == [-1]
     assert (store.stats().blocks, store.stats().pinned) == (0, 1)
 
@@ -323,7 +322,7 @@ def test_a_block_deleted_under_readers_is_freed_by_the_last() -> None:
 def test_empty_batches_do_nothing() -> None:
     store = make_store()
     nothing, none = KEYS[:0], np.empty(0, np.int64)
-    slots, statuses = store.reserve(nothing, none, now=0)
+    slots, statuses = store.reserve(nothing, none)
     store.publish(slots, none.astype(np.uint32), now=0)
     store.abort(slots)
     pinned, generations = pin(store, nothing)

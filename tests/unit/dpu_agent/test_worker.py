@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -10,7 +11,6 @@ from concurrent.futures import CancelledError
 import pytest
 
 from dpu_agent.runtime.worker import DataWorker, WorkerDeadError
-from tests.support.loopback_verbs import LoopbackFabric
 
 LIMIT_S = 60.0
 
@@ -22,11 +22,17 @@ class Poller:
         self.threads: set[int] = set()
         self.error: BaseException | None = None
 
-    def poll(self, now: int) -> bool:
+        self.turns = 0
+
+    def run(self, spin_ns: int, limit_ns: int, wake_fd: int) -> None:
         self.threads.add(threading.get_ident())
+        self.turns += 1
         if self.error is not None:
             raise self.error
-        return False
+        select.select([wake_fd], [], [], min(limit_ns, 1_000_000) / 1e9)
+
+    def interrupt(self, wanted: bool) -> None:
+        """The descriptor is enough for one that never spins."""
 
 
 @pytest.fixture
@@ -36,8 +42,7 @@ def poller() -> Poller:
 
 @pytest.fixture
 def worker(poller: Poller) -> Iterator[DataWorker]:
-    device = LoopbackFabric(devices=1).devices[0]
-    made = DataWorker(device, poller, clock=lambda: 0, on_death=lambda error: None)
+    made = DataWorker(poller, spin_ns=0, on_death=lambda error: None)
     made.start()
     yield made
     made.stop()
@@ -88,8 +93,7 @@ def test_death_is_logged_reported_and_fails_all_calls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     deaths: list[BaseException] = []
-    device = LoopbackFabric(devices=1).devices[0]
-    worker = DataWorker(device, poller, clock=lambda: 0, on_death=deaths.append)
+    worker = DataWorker(poller, spin_ns=0, on_death=deaths.append)
     worker.start()
     unblock = blocker(worker)
     poller.error = RuntimeError("bug")
@@ -105,8 +109,7 @@ def test_death_is_logged_reported_and_fails_all_calls(
 
 
 def test_stop_runs_the_calls_made_before_and_refuses_later_ones(poller: Poller) -> None:
-    device = LoopbackFabric(devices=1).devices[0]
-    worker = DataWorker(device, poller, clock=lambda: 0, on_death=lambda error: None)
+    worker = DataWorker(poller, spin_ns=0, on_death=lambda error: None)
     worker.start()
     unblock = blocker(worker)
     ran: list[int] = []

@@ -1,0 +1,194 @@
+"""Work requests on their way into queue pairs, which hold only so many of them.
+
+A NIC frees entries of a send queue only by the completion of a signaled request, for that one
+and all before it. So every chunk that is posted ends in a signaled request, and what the chunk
+stands for is remembered in the ring ``posted`` until that completion is seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpu_agent.data._transfer_kernels import (
+    block_slots_of,
+    capsule_of,
+    descriptor_at,
+    descriptors_of,
+    moved_bytes,
+    response_of,
+)
+from dpu_agent.data._work_id_kernels import WorkKind, pack_work_id
+from dpu_agent.data.state import (
+    CHUNK_BYTES,
+    CHUNK_REQUESTS,
+    SEND_QUEUE_DEPTH,
+    CommandState,
+    Serving,
+    Trouble,
+    command_at,
+    posted_at,
+    server_at,
+)
+from kvlane.capsule import Opcode
+from kvlane.jit import kernel
+from kvlane.limits import MAX_CAPSULE_BYTES
+from kvlane.rawmem import record_accessor, words_at
+from kvlane.verbs import _call_kernels as verbs
+from kvlane.verbs.calls import PostResult
+from kvlane.verbs.enums import SendFlags, WrOpcode
+from kvlane.verbs.records import RECV_WR, SEND_WR
+
+_send_wr_at = record_accessor(SEND_WR)
+_recv_wr_at = record_accessor(RECV_WR)
+
+_STORE = int(Opcode.STORE)
+_READ = int(WrOpcode.RDMA_READ)
+_WRITE = int(WrOpcode.RDMA_WRITE)
+_SEND = int(WrOpcode.SEND)
+_SIGNALED = int(SendFlags.SIGNALED)
+_KIND_RECEIVE = int(WorkKind.RECEIVE)
+_KIND_RESPONSE = int(WorkKind.RESPONSE)
+_KIND_TRANSFER = int(WorkKind.TRANSFER)
+_TRANSFER = int(CommandState.TRANSFER)
+_RESPONSE = int(CommandState.RESPONSE)
+_POSTED = int(PostResult.POSTED)
+_REFUSED = int(Trouble.REFUSED)
+
+
+@kernel
+def enqueue(connection: Any, slot: int) -> None:
+    """A command slot has something to post: the payload of its keys, or its response."""
+    ring = words_at(connection.outgoing, connection.slot_count)
+    ring[connection.outgoing_tail % connection.slot_count] = slot
+    connection.outgoing_tail += 1
+
+
+@kernel
+def set_response(connection: Any, slot: int, nbytes: int) -> None:
+    """The response in a slot's buffer is ready to leave."""
+    command = command_at(connection.commands, slot)
+    command.state = _RESPONSE
+    command.response_bytes = nbytes
+    enqueue(connection, slot)
+
+
+@kernel
+def _refuse(connection: Any) -> None:
+    connection.trouble = _REFUSED
+
+
+@kernel
+def post_receives(serving: Serving, index: int, connection: Any) -> None:
+    """Give all receive buffers that were returned back to the NIC."""
+    count = connection.returned_count
+    if count == 0:
+        return
+    server = server_at(serving.server, 0)
+    returned = words_at(connection.returned, count)
+    for i in range(count):
+        buffer = int(returned[i])
+        request = _recv_wr_at(server.receives, i)
+        request.wr_id = pack_work_id(_KIND_RECEIVE, connection.serial, index, buffer)
+        request.local_addr = capsule_of(connection, buffer)
+        request.length = MAX_CAPSULE_BYTES
+        request.lkey = connection.receive_lkey
+    connection.returned_count = 0
+    if verbs.post_recv(serving.calls, connection.qp, server.receives, count) != _POSTED:
+        _refuse(connection)
+
+
+@kernel
+def _note_posted(connection: Any, requests: int, slot: int, first_key: int, end_key: int) -> None:
+    entry = posted_at(connection.posted, connection.posted_tail % SEND_QUEUE_DEPTH)
+    entry.requests = requests
+    entry.slot = slot
+    entry.first_key = first_key
+    entry.end_key = end_key
+    connection.posted_tail += 1
+    connection.room -= requests
+
+
+@kernel
+def _form_chunk(serving: Serving, index: int, connection: Any, slot: int) -> tuple[int, int]:
+    """Write work requests for the next keys of a command; how many, and the key behind them."""
+    server = server_at(serving.server, 0)
+    command = command_at(connection.commands, slot)
+    descriptors = descriptors_of(capsule_of(connection, command.buffer), command.key_count)
+    held = block_slots_of(connection, slot, command.key_count)
+    work_id = pack_work_id(_KIND_TRANSFER, connection.serial, index, slot)
+    most = min(connection.room, CHUNK_REQUESTS)
+    count, nbytes, key = 0, 0, command.next_key
+    while key < command.key_count and count < most and nbytes < CHUNK_BYTES:
+        if held[key] >= 0:
+            descriptor = descriptor_at(descriptors, key)
+            request = _send_wr_at(server.requests, count)
+            request.wr_id = work_id
+            request.opcode = _READ if command.opcode == _STORE else _WRITE
+            request.send_flags = 0
+            request.imm = 0
+            request.local_addr = server.pool_addr + held[key] * serving.store.block_bytes
+            request.length = moved_bytes(serving, held[key])
+            request.lkey = server.pool_lkey
+            request.remote_addr = np.int64(descriptor.addr)
+            request.rkey = np.int64(descriptor.rkey)
+            nbytes += request.length
+            count += 1
+        key += 1
+    # The chunk of the last key that moves is the command's last.
+    while key < command.key_count and held[key] < 0:
+        key += 1
+    return count, key
+
+
+@kernel
+def _post_chunk(serving: Serving, index: int, connection: Any, slot: int) -> bool:
+    """Post the next part of a command's transfer; whether all of it is posted then."""
+    server = server_at(serving.server, 0)
+    command = command_at(connection.commands, slot)
+    count, end = _form_chunk(serving, index, connection, slot)
+    if count > 0:
+        _send_wr_at(server.requests, count - 1).send_flags = _SIGNALED
+        if verbs.post_send(serving.calls, connection.qp, server.requests, count) != _POSTED:
+            _refuse(connection)
+        _note_posted(connection, count, slot, command.next_key, end)
+    command.next_key = end
+    return bool(end == command.key_count)
+
+
+@kernel
+def _post_response(serving: Serving, index: int, connection: Any, slot: int) -> None:
+    server = server_at(serving.server, 0)
+    request = _send_wr_at(server.requests, 0)
+    request.wr_id = pack_work_id(_KIND_RESPONSE, connection.serial, index, slot)
+    request.opcode = _SEND
+    request.send_flags = _SIGNALED
+    request.imm = 0
+    request.local_addr = response_of(connection, slot)
+    request.length = command_at(connection.commands, slot).response_bytes
+    request.lkey = connection.response_lkey
+    request.remote_addr = 0
+    request.rkey = 0
+    if verbs.post_send(serving.calls, connection.qp, server.requests, 1) != _POSTED:
+        _refuse(connection)
+    _note_posted(connection, 1, slot, 0, 0)
+
+
+@kernel
+def post_outgoing(serving: Serving, index: int, connection: Any) -> None:
+    """Post in order as far as the send queue has room."""
+    while (
+        connection.outgoing_head < connection.outgoing_tail
+        and connection.room > 0
+        and connection.trouble == 0
+    ):
+        ring = words_at(connection.outgoing, connection.slot_count)
+        slot = int(ring[connection.outgoing_head % connection.slot_count])
+        done = True
+        if command_at(connection.commands, slot).state == _TRANSFER:
+            done = _post_chunk(serving, index, connection, slot)
+        else:
+            _post_response(serving, index, connection, slot)
+        if done:
+            connection.outgoing_head += 1

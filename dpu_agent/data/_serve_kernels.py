@@ -1,0 +1,338 @@
+"""The capsule server's loop: completions in, commands executed, responses out.
+
+A command that moves no payload is answered in the step that reads it. One that does keeps its
+receive buffer until its transfer has ended, because its descriptors are needed until then.
+Every command that arrives gets exactly one response, unless its session ends first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpu_agent.cache import _store_kernels as store_kernels
+from dpu_agent.data._capsule_kernels import (
+    ReadCommand,
+    moves_payload,
+    read_command,
+    write_response_header,
+)
+from dpu_agent.data._posting_kernels import (
+    enqueue,
+    post_outgoing,
+    post_receives,
+    set_response,
+)
+from dpu_agent.data._transfer_kernels import (
+    RESULT,
+    begin,
+    capsule_of,
+    count_done,
+    finish,
+    keys_of,
+    response_of,
+    results_at,
+    sum_arrived,
+)
+from dpu_agent.data._work_id_kernels import WorkKind, unpack_work_id
+from dpu_agent.data.state import (
+    POLL_BATCH,
+    SEND_QUEUE_DEPTH,
+    SERVER,
+    CommandState,
+    Serving,
+    Trouble,
+    command_at,
+    connection_at,
+    posted_at,
+    server_at,
+)
+from kvlane._clock_kernels import monotonic_ns
+from kvlane.atomics import load_acquire, spin_hint
+from kvlane.capsule import HEADER_BYTES, CommandStatus, KeyStatus, Opcode
+from kvlane.jit import kernel
+from kvlane.rawmem import bytes_at, record_accessor, words_at
+from kvlane.verbs import _call_kernels as verbs
+from kvlane.verbs.calls import FAULT
+from kvlane.verbs.enums import WcStatus
+from kvlane.verbs.records import WC
+
+_wc_at = record_accessor(WC)
+
+_STORE = int(Opcode.STORE)
+_DELETE = int(Opcode.DELETE)
+_EXIST = int(Opcode.EXIST)
+_OK = int(CommandStatus.OK)
+_BAD_SESSION = int(CommandStatus.BAD_SESSION)
+_TOO_MANY = int(CommandStatus.TOO_MANY_IN_FLIGHT)
+_KEY_OK = int(KeyStatus.OK)
+_SUCCESS = int(WcStatus.SUCCESS)
+_FLUSHED = int(WcStatus.WR_FLUSH_ERR)
+_KIND_RECEIVE = int(WorkKind.RECEIVE)
+_KIND_RESPONSE = int(WorkKind.RESPONSE)
+_FREE = int(CommandState.FREE)
+_TRANSFER = int(CommandState.TRANSFER)
+_BROKEN = int(Trouble.BROKEN)
+_NO_TROUBLE = int(Trouble.NONE)
+_RESULT_BYTES = int(RESULT.itemsize)
+
+_INTERRUPT = int(SERVER.fields["interrupt"][1]) if SERVER.fields else 0
+
+_CLOCK_EVERY = 16
+"""Idle turns of the loop between two looks at the clock."""
+
+
+@kernel
+def _refuse(serving: Serving, connection: Any, slot: int, read: ReadCommand, status: int) -> None:
+    """Answer a command that is not executed."""
+    boot_id = server_at(serving.server, 0).boot_id
+    refusal = ReadCommand(status, read.opcode, 0, read.command_id, 0, connection.session)
+    nbytes = write_response_header(response_of(connection, slot), refusal, 0, 0, boot_id)
+    set_response(connection, slot, nbytes)
+
+
+@kernel
+def _respond(
+    serving: Serving, connection: Any, slot: int, read: ReadCommand, result: int, results: int
+) -> None:
+    """Answer a command that was executed; ``results`` is how many bytes of them there are."""
+    boot_id = server_at(serving.server, 0).boot_id
+    nbytes = write_response_header(response_of(connection, slot), read, result, results, boot_id)
+    set_response(connection, slot, nbytes)
+
+
+@kernel
+def _answer(serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand) -> None:
+    """Execute a command that moves no payload."""
+    keys = keys_of(capsule_of(connection, buffer), read.key_count)
+    if read.opcode not in (_EXIST, _DELETE):
+        matched = store_kernels.match(serving.store, keys)
+        bare = ReadCommand(_OK, read.opcode, 0, read.command_id, 0, read.session)
+        _respond(serving, connection, slot, bare, matched, 0)
+        return
+    if read.opcode == _EXIST:
+        statuses = store_kernels.exist(serving.store, keys)
+    else:
+        statuses = store_kernels.delete(serving.store, keys)
+    padded = (read.key_count + 3) & ~3
+    out = bytes_at(response_of(connection, slot) + HEADER_BYTES, padded)
+    found = 0
+    for i in range(read.key_count):
+        out[i] = statuses[i]
+        if statuses[i] == _KEY_OK:
+            found += 1
+    for i in range(read.key_count, padded):
+        out[i] = 0
+    _respond(serving, connection, slot, read, found, padded)
+
+
+@kernel
+def _start(
+    serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand, now: int
+) -> None:
+    """Begin a transfer; one of which nothing moves ends at once."""
+    command = command_at(connection.commands, slot)
+    command.state = _TRANSFER
+    command.opcode = read.opcode
+    command.command_flags = read.command_flags
+    command.command_id = read.command_id
+    command.key_count = read.key_count
+    command.buffer = buffer
+    command.next_key = 0
+    moving = begin(serving, connection, slot, read.opcode, read.key_count, buffer, now)
+    command.number = connection.begun
+    connection.begun += 1
+    connection.in_flight += 1
+    if moving == 0:
+        _conclude(serving, connection, slot, now)
+    else:
+        enqueue(connection, slot)
+
+
+@kernel
+def _give_back(connection: Any, buffer: int) -> None:
+    """The command in a receive buffer is not needed any more."""
+    words_at(connection.returned, connection.slot_count)[connection.returned_count] = buffer
+    connection.returned_count += 1
+
+
+@kernel
+def _conclude(serving: Serving, connection: Any, slot: int, now: int) -> None:
+    """All payload of a command has moved; only now may its response leave."""
+    command = command_at(connection.commands, slot)
+    finish(serving, connection, slot, now)
+    connection.in_flight -= 1
+    _give_back(connection, command.buffer)
+    results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
+    read = ReadCommand(
+        _OK, command.opcode, 0, command.command_id, command.key_count, connection.session
+    )
+    nbytes = command.key_count * _RESULT_BYTES
+    _respond(serving, connection, slot, read, count_done(results), nbytes)
+    if connection.is_awaited != 0:
+        server_at(serving.server, 0).attention = 1
+
+
+@kernel
+def _execute(
+    serving: Serving, connection: Any, slot: int, buffer: int, nbytes: int, now: int
+) -> None:
+    """Run the command in a receive buffer: respond, or start what will respond."""
+    read = read_command(capsule_of(connection, buffer), nbytes)
+    if read.status != _OK:
+        _refuse(serving, connection, slot, read, read.status)
+    elif read.session != connection.session:
+        _refuse(serving, connection, slot, read, _BAD_SESSION)
+    elif connection.in_flight >= connection.queue_depth:
+        _refuse(serving, connection, slot, read, _TOO_MANY)
+    else:
+        executed = words_at(server_at(serving.server, 0).executed, 256)
+        executed[read.opcode] += 1
+        if moves_payload(read.opcode):
+            _start(serving, connection, slot, buffer, read, now)
+            return
+        _answer(serving, connection, slot, buffer, read)
+    _give_back(connection, buffer)
+
+
+@kernel
+def _execute_arrived(serving: Serving, connection: Any, now: int) -> None:
+    """Run what has arrived, as far as there are command slots."""
+    while (
+        connection.arrived_head < connection.arrived_tail
+        and connection.free_count > 0
+        and connection.trouble == _NO_TROUBLE
+    ):
+        position = connection.arrived_head % connection.slot_count
+        entry = words_at(connection.arrived + 16 * position, 2)
+        connection.arrived_head += 1
+        connection.free_count -= 1
+        slot = int(words_at(connection.free, connection.slot_count)[connection.free_count])
+        _execute(serving, connection, slot, int(entry[0]), int(entry[1]), now)
+
+
+@kernel
+def _take_posted(serving: Serving, connection: Any, now: int) -> None:
+    """A signaled request has completed, and with it all that were posted together."""
+    entry = posted_at(connection.posted, connection.posted_head % SEND_QUEUE_DEPTH)
+    connection.posted_head += 1
+    connection.room += entry.requests
+    command = command_at(connection.commands, entry.slot)
+    if command.state != _TRANSFER:
+        command.state = _FREE
+        words_at(connection.free, connection.slot_count)[connection.free_count] = entry.slot
+        connection.free_count += 1
+        return
+    if command.opcode == _STORE:
+        sum_arrived(serving, connection, entry.slot, entry.first_key, entry.end_key)
+    if entry.end_key == command.key_count:
+        _conclude(serving, connection, entry.slot, now)
+
+
+@kernel
+def _note_failure(serving: Serving, connection: Any, status: int) -> None:
+    """A broken queue pair flushes what it holds, and the flushed completions may be seen before
+    the one that says why; the flush counts only where nothing else is known."""
+    if connection.trouble == _NO_TROUBLE or (
+        connection.trouble == _BROKEN and connection.cause == _FLUSHED
+    ):
+        connection.trouble = _BROKEN
+        connection.cause = status
+    server_at(serving.server, 0).attention = 1
+
+
+@kernel
+def _take_completion(serving: Serving, completion: Any, now: int) -> None:
+    kind, serial, index, slot = unpack_work_id(completion.wr_id)
+    if index >= serving.connection_count:
+        return
+    connection = connection_at(serving.connections, index)
+    if connection.in_use == 0 or connection.serial != serial:
+        return  # flushed by a queue pair that is gone
+    if completion.status != _SUCCESS:
+        _note_failure(serving, connection, completion.status)
+        return
+    if connection.trouble != _NO_TROUBLE:
+        return
+    connection.touched = 1
+    if kind == _KIND_RECEIVE:
+        position = connection.arrived_tail % connection.slot_count
+        entry = words_at(connection.arrived + 16 * position, 2)
+        entry[0] = slot
+        entry[1] = completion.byte_len
+        connection.arrived_tail += 1
+    else:
+        _take_posted(serving, connection, now)
+    _execute_arrived(serving, connection, now)
+
+
+@kernel
+def _post_touched(serving: Serving) -> None:
+    """Receives first: whoever gets a response may send the next command at once."""
+    for index in range(serving.connection_count):
+        connection = connection_at(serving.connections, index)
+        if connection.touched == 0:
+            continue
+        connection.touched = 0
+        if connection.in_use == 0:
+            continue
+        if connection.trouble == _NO_TROUBLE:
+            post_receives(serving, index, connection)
+        if connection.trouble == _NO_TROUBLE:
+            post_outgoing(serving, index, connection)
+        if connection.trouble != _NO_TROUBLE:
+            server_at(serving.server, 0).attention = 1
+
+
+@kernel
+def serve(serving: Serving, now: int) -> int:
+    """Handle the completions that are there: how many, or ``FAULT``."""
+    server = server_at(serving.server, 0)
+    count = verbs.poll_cq(serving.calls, server.cq, server.completions, POLL_BATCH)
+    for i in range(count):
+        _take_completion(serving, _wc_at(server.completions, i), now)
+    if count > 0:
+        _post_touched(serving)
+    return count
+
+
+@kernel
+def _must_return(serving: Serving) -> bool:
+    server = server_at(serving.server, 0)
+    return bool(
+        server.attention != 0
+        or load_acquire(serving.server + _INTERRUPT) != 0
+        or verbs.is_wanted(serving.calls)
+    )
+
+
+@kernel
+def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
+    """Serve until Python has something to do or ``limit_ns`` are over; ``FAULT`` or 0.
+
+    When nothing happens it spins for ``spin_ns`` and then sleeps.
+    """
+    server = server_at(serving.server, 0)
+    start = now = monotonic_ns(server.clock)
+    idle_since, idle_turns = now, 0
+    while now - start < limit_ns:
+        worked = verbs.progress(serving.calls, now)
+        served = serve(serving, now)
+        if worked == FAULT or served == FAULT:
+            return FAULT
+        if _must_return(serving):
+            break
+        if worked != 0 or served != 0:
+            now = monotonic_ns(server.clock)
+            idle_since, idle_turns = now, 0
+            continue
+        idle_turns += 1
+        if idle_turns % _CLOCK_EVERY == 0 or spin_ns == 0:
+            now = monotonic_ns(server.clock)
+        if now - idle_since < spin_ns:
+            spin_hint()
+            continue
+        if verbs.sleep(serving.calls, limit_ns - (now - start), wake_fd) == FAULT:
+            return FAULT
+        now = monotonic_ns(server.clock)
+        idle_since, idle_turns = now, 0
+    return 0

@@ -1,0 +1,332 @@
+"""STORE and RETRIEVE: what they take from the block store, move, and give back.
+
+The results of a command are written where its response leaves from, as they become known. A
+command holds store slots in ``block_slots``; a key that has none there moves nothing any more.
+Regions are judged first: a key whose range is not registered is BAD_REGION, whatever the store
+would have said of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpu_agent.cache import _store_kernels as store_kernels
+from dpu_agent.data._capsule_kernels import moves_payload
+from dpu_agent.data._region_kernels import is_inside
+from dpu_agent.data.state import (
+    RESPONSE_BYTES,
+    CommandState,
+    Serving,
+    Trouble,
+    command_at,
+    server_at,
+)
+from kvlane.capsule import (
+    DESCRIPTOR,
+    HEADER_BYTES,
+    KEY_RESULT,
+    CommandFlags,
+    KeyStatus,
+    Opcode,
+)
+from kvlane.jit import kernel
+from kvlane.limits import KEY_BYTES, MAX_CAPSULE_BYTES, MAX_KEYS_PER_CAPSULE
+from kvlane.rawmem import array_accessor, crc32, record_accessor, words_at
+
+RESULT = np.dtype([("status", "u4"), ("length", "u4"), ("checksum", "u4"), ("generation", "u4")])
+"""KEY_RESULT with its three reserved bytes, which are zero, as the upper part of the status."""
+assert KEY_RESULT.itemsize == RESULT.itemsize
+
+KEY_WORDS = KEY_BYTES // 8
+results_at = array_accessor(RESULT)
+descriptor_at = record_accessor(DESCRIPTOR)
+
+_STORE = int(Opcode.STORE)
+_TRANSFER = int(CommandState.TRANSFER)
+_CHECKSUM = int(CommandFlags.CHECKSUM)
+_OK = int(KeyStatus.OK)
+_EXISTS = int(KeyStatus.EXISTS)
+_NOT_FOUND = int(KeyStatus.NOT_FOUND)
+_BAD_LENGTH = int(KeyStatus.BAD_LENGTH)
+_BAD_REGION = int(KeyStatus.BAD_REGION)
+_MISMATCH = int(KeyStatus.CHECKSUM_MISMATCH)
+_ABORTED = int(KeyStatus.ABORTED)
+_MISUSE = int(Trouble.STORE_MISUSE)
+_UNFIT = int(Trouble.UNFIT_VICTIM)
+
+Words = NDArray[np.int64]
+
+
+@kernel
+def capsule_of(connection: Any, buffer: int) -> int:
+    """Address of a receive buffer."""
+    return int(connection.capsules + buffer * MAX_CAPSULE_BYTES)
+
+
+@kernel
+def keys_of(capsule: int, key_count: int) -> Any:
+    """The keys of a command as the store takes them, shape (n, 4)."""
+    return words_at(capsule + HEADER_BYTES, key_count * KEY_WORDS).reshape((key_count, KEY_WORDS))
+
+
+@kernel
+def descriptors_of(capsule: int, key_count: int) -> int:
+    """Address of the descriptors of a command."""
+    return capsule + HEADER_BYTES + key_count * KEY_BYTES
+
+
+@kernel
+def response_of(connection: Any, slot: int) -> int:
+    """Address of the response buffer of a command slot."""
+    return int(connection.responses + slot * RESPONSE_BYTES)
+
+
+@kernel
+def block_slots_of(connection: Any, slot: int, key_count: int) -> Words:
+    """The store's slot for each key of the command in a command slot, -1 for none."""
+    address = connection.block_slots + slot * MAX_KEYS_PER_CAPSULE * 8
+    found: Words = words_at(address, key_count)
+    return found
+
+
+@kernel
+def _judge_regions(connection: Any, descriptors: int, results: Any) -> Words:
+    """Mark the keys whose range is not registered; the positions of the others."""
+    inside = np.empty(len(results), np.int64)
+    count = 0
+    for i in range(len(results)):
+        record = descriptor_at(descriptors, i)
+        addr, length = np.int64(record.addr), np.int64(record.length)
+        if is_inside(connection, addr, length, np.int64(record.rkey)):
+            results[i]["status"] = _OK
+            inside[count] = i
+            count += 1
+        else:
+            results[i]["status"] = _BAD_REGION
+        results[i]["length"] = 0
+        results[i]["checksum"] = 0
+        results[i]["generation"] = 0
+    return inside[:count]
+
+
+@kernel
+def _chosen_keys(keys: Any, chosen: Words) -> Any:
+    """The keys at some positions."""
+    if len(chosen) == len(keys):
+        return keys
+    picked = np.empty((len(chosen), KEY_WORDS), np.int64)
+    for i in range(len(chosen)):
+        for word in range(KEY_WORDS):
+            picked[i, word] = keys[chosen[i], word]
+    return picked
+
+
+@kernel
+def begin(
+    serving: Serving, connection: Any, slot: int, opcode: int, key_count: int, buffer: int, now: int
+) -> int:
+    """Take from the store what it grants for a command; the number of keys that move."""
+    capsule = capsule_of(connection, buffer)
+    results = results_at(response_of(connection, slot) + HEADER_BYTES, key_count)
+    descriptors = descriptors_of(capsule, key_count)
+    held = block_slots_of(connection, slot, key_count)
+    held[:] = -1
+    inside = _judge_regions(connection, descriptors, results)
+    keys = _chosen_keys(keys_of(capsule, key_count), inside)
+    if opcode == _STORE:
+        return _begin_store(serving, connection, descriptors, inside, keys, results, held)
+    return _begin_retrieve(serving, descriptors, inside, keys, results, held, now)
+
+
+@kernel
+def _begin_store(
+    serving: Serving,
+    connection: Any,
+    descriptors: int,
+    inside: Words,
+    keys: Any,
+    results: Any,
+    held: Words,
+) -> int:
+    lengths = np.empty(len(inside), np.int64)
+    for i in range(len(inside)):
+        lengths[i] = np.int64(descriptor_at(descriptors, inside[i]).length)
+    slots, statuses, unfit = store_kernels.reserve(serving.store, keys, lengths)
+    moving = 0
+    for i in range(len(inside)):
+        results[inside[i]]["status"] = statuses[i]
+        held[inside[i]] = slots[i]
+        if slots[i] >= 0:
+            moving += 1
+    if unfit >= 0:
+        connection.trouble = _UNFIT
+        connection.cause = unfit
+    return moving
+
+
+@kernel
+def _begin_retrieve(
+    serving: Serving,
+    descriptors: int,
+    inside: Words,
+    keys: Any,
+    results: Any,
+    held: Words,
+    now: int,
+) -> int:
+    slots = store_kernels.pin(serving.store, keys, now)
+    table = serving.store.table
+    moving = 0
+    for i in range(len(inside)):
+        result = results[inside[i]]
+        slot = slots[i]
+        if slot < 0:
+            result["status"] = _NOT_FOUND
+            continue
+        result["length"] = table[slot]["length"]
+        generation = np.int64(table[slot]["generation"])
+        if table[slot]["length"] > descriptor_at(descriptors, inside[i]).length:
+            result["status"] = _BAD_LENGTH
+            store_kernels.unpin(serving.store, _one(slot), _one(generation))
+            continue
+        result["checksum"] = table[slot]["checksum"]
+        result["generation"] = generation
+        held[inside[i]] = slot
+        moving += 1
+    return moving
+
+
+@kernel
+def _one(value: int) -> Words:
+    only = np.empty(1, np.int64)
+    only[0] = value
+    return only
+
+
+@kernel
+def moved_bytes(serving: Serving, slot: int) -> int:
+    """Bytes of the block in a store's slot."""
+    return int(serving.store.table[slot]["length"])
+
+
+@kernel
+def sum_arrived(serving: Serving, connection: Any, slot: int, first_key: int, end_key: int) -> None:
+    """Checksum the blocks of some keys of a STORE, which are in now."""
+    command = command_at(connection.commands, slot)
+    results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
+    held = block_slots_of(connection, slot, command.key_count)
+    pool = server_at(serving.server, 0).pool_addr
+    for i in range(first_key, end_key):
+        if held[i] >= 0:
+            address = pool + held[i] * serving.store.block_bytes
+            results[i]["checksum"] = crc32(0, address, moved_bytes(serving, held[i]))
+
+
+@kernel
+def finish(serving: Serving, connection: Any, slot: int, now: int) -> None:
+    """All that moves has moved: conclude in the store, and complete the results."""
+    command = command_at(connection.commands, slot)
+    results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
+    held = block_slots_of(connection, slot, command.key_count)
+    if command.opcode == _STORE:
+        _finish_store(serving, connection, command, results, held, now)
+    else:
+        _finish_retrieve(serving, connection, results, held)
+
+
+@kernel
+def _finish_store(
+    serving: Serving, connection: Any, command: Any, results: Any, held: Words, now: int
+) -> None:
+    """Publish the blocks that are as the host meant them."""
+    descriptors = descriptors_of(capsule_of(connection, command.buffer), command.key_count)
+    compares = (command.command_flags & _CHECKSUM) != 0
+    right, sums = np.empty(len(held), np.int64), np.empty(len(held), np.int64)
+    wrong = np.empty(len(held), np.int64)
+    right_count, wrong_count = 0, 0
+    for i in range(len(held)):
+        if held[i] < 0:
+            continue
+        result = results[i]
+        if compares and result["checksum"] != descriptor_at(descriptors, i).checksum:
+            result["status"] = _MISMATCH
+            result["checksum"] = 0
+            wrong[wrong_count] = held[i]
+            wrong_count += 1
+        else:
+            result["length"] = serving.store.table[held[i]]["length"]
+            result["generation"] = serving.store.table[held[i]]["generation"]
+            right[right_count] = held[i]
+            sums[right_count] = np.int64(result["checksum"])
+            right_count += 1
+    held[:] = -1
+    misused = store_kernels.abort(serving.store, wrong[:wrong_count])
+    if misused >= 0:
+        _tell_misuse(connection, wrong[misused])
+    misused = store_kernels.publish(serving.store, right[:right_count], sums[:right_count], now)
+    if misused >= 0:
+        _tell_misuse(connection, right[misused])
+
+
+@kernel
+def _finish_retrieve(serving: Serving, connection: Any, results: Any, held: Words) -> None:
+    """Unpin; a block whose slot has changed under the transfer is ABORTED."""
+    slots, generations = np.empty(len(held), np.int64), np.empty(len(held), np.int64)
+    positions = np.empty(len(held), np.int64)
+    count = 0
+    for i in range(len(held)):
+        if held[i] >= 0:
+            slots[count] = held[i]
+            generations[count] = np.int64(results[i]["generation"])
+            positions[count] = i
+            count += 1
+    held[:] = -1
+    unchanged, misused = store_kernels.unpin(serving.store, slots[:count], generations[:count])
+    if misused >= 0:
+        _tell_misuse(connection, slots[misused])
+    for i in range(count):
+        if not unchanged[i]:
+            result = results[positions[i]]
+            result["status"] = _ABORTED
+            result["length"] = 0
+            result["checksum"] = 0
+            result["generation"] = 0
+
+
+@kernel
+def _tell_misuse(connection: Any, slot: int) -> None:
+    connection.trouble = _MISUSE
+    connection.cause = slot
+
+
+@kernel
+def count_done(results: Any) -> int:
+    """Keys that ended OK or EXISTS."""
+    done = 0
+    for i in range(len(results)):
+        if results[i]["status"] in (_OK, _EXISTS):
+            done += 1
+    return done
+
+
+@kernel
+def give_up_transfers(serving: Serving, connection: Any) -> None:
+    """Return to the store what the commands of a connection hold; nothing moves any more."""
+    for slot in range(connection.slot_count):
+        command = command_at(connection.commands, slot)
+        if command.state != _TRANSFER or not moves_payload(command.opcode):
+            continue
+        held = block_slots_of(connection, slot, command.key_count)
+        results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
+        for i in range(len(held)):
+            if held[i] < 0:
+                continue
+            if command.opcode == _STORE:
+                store_kernels.abort(serving.store, _one(held[i]))
+            else:
+                generation = np.int64(results[i]["generation"])
+                store_kernels.unpin(serving.store, _one(held[i]), _one(generation))
+            held[i] = -1
