@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from emulator.link.faults import FaultPlan
 from emulator.nic.assembly import NicParts, assemble_nic
-from emulator.nic.links import LinkPlace, open_link
+from emulator.nic.links import PCIE, LinkPlace, open_link
 from emulator.nic.options import NicOptions
 from emulator.nic.sharing import SharedNic, shared_nic
 from emulator.nic.softnic import SoftNic
+from emulator.pcie.device import PcieDevice
 from emulator.roce.attributes import (
     REQUIRED,
     AddressHandle,
@@ -276,6 +277,7 @@ options_type = NicOptions
 """What ``open_device`` takes."""
 
 
-def open_device(options: Mapping[str, object]) -> EmulatedDevice:
+def open_device(options: Mapping[str, object]) -> EmulatedDevice | PcieDevice:
     """Open an emulated NIC; see ``NicOptions`` for what ``options`` may hold."""
-    return EmulatedDevice(load_mapping(NicOptions, options, where="device.options"))
+    chosen = load_mapping(NicOptions, options, where="device.options")
+    return PcieDevice() if chosen.link == PCIE else EmulatedDevice(chosen)

@@ -15,11 +15,19 @@ from kvlane.verbs.enums import Mtu
 
 UDP = "udp"
 RAW = "raw"
+PCIE = "pcie"
 LINKS = (UDP, RAW)
+"""Those that carry packets."""
 LINK_DOC = (
     "What carries packets: 'udp' is an ordinary socket, without privilege, to other emulated "
     "NICs; 'raw' sends real RoCEv2 over an Ethernet interface, to any RoCEv2 NIC, and needs "
     "CAP_NET_RAW."
+)
+DEVICE_LINKS = (*LINKS, PCIE)
+DEVICE_LINK_DOC = (
+    f"{LINK_DOC} 'pcie' is shared memory with other processes of this host, as agent and host see "
+    "each other over a DPU's PCIe; it has no packets, so none of the options below but listen and "
+    "seed may be given, which mean nothing with it."
 )
 INTERFACE_DOC = (
     "Interface of the raw link, such as eth0; its addresses are the GIDs. One NIC an interface."

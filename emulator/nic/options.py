@@ -7,23 +7,27 @@ from dataclasses import dataclass
 from emulator.link.faults import FaultPlan
 from emulator.nic.links import (
     AUTO_MTU,
+    DEVICE_LINK_DOC,
+    DEVICE_LINKS,
     INTERFACE_DOC,
-    LINK_DOC,
-    LINKS,
     MTU_DOC,
     MTU_RULE,
+    PCIE,
     UDP,
     require_interface,
     require_mtu,
 )
 from kvlane.config import parse_endpoint, setting
+from kvlane.errors import ConfigError
+
+_OF_PACKETS = ("interface", "mtu_bytes", "congestion_bps", "faults", "pcap", "trace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicOptions:
     """One emulated port."""
 
-    link: str = setting(UDP, LINK_DOC, choices=LINKS)
+    link: str = setting(UDP, DEVICE_LINK_DOC, choices=DEVICE_LINKS)
     interface: str = setting("", INTERFACE_DOC)
     listen: str = setting(
         "127.0.0.1:0",
@@ -57,6 +61,15 @@ class NicOptions:
     def validate(self) -> None:
         """Relations and values; ``ConfigError`` names what to write instead."""
         parse_endpoint(self.listen)
+        if self.link == PCIE:
+            self._require_no_packets()
         require_interface(self.link, self.interface)
         FaultPlan.parse(self.faults)
         require_mtu(self.mtu_bytes)
+
+    def _require_no_packets(self) -> None:
+        for name in _OF_PACKETS:
+            if getattr(self, name):
+                raise ConfigError(
+                    f"{name}: the pcie link has no packets; remove it, or write link: {UDP}"
+                )

@@ -21,7 +21,13 @@ from kvlane.verbs.enums import AccessFlags, SendFlags, WrOpcode
 from kvlane.verbs.protocols import CompletionQueue, Device, MemoryRegion, QpOptions, QueuePair
 from kvlane.verbs.records import RECV_WR, SEND_WR, WC, RecordArray, new_records
 
-BACKEND_NAMES = ("emulator", "pyverbs")
+BACKENDS: dict[str, tuple[str, dict[str, object]]] = {
+    "emulator": ("emulator", {"listen": "127.0.0.1:0"}),
+    "pyverbs": ("pyverbs", {}),
+    "pcie": ("emulator", {"link": "pcie"}),
+}
+"""What tests call a backend -> its name in the table of backends, and options of a device."""
+BACKEND_NAMES = tuple(BACKENDS)
 ALL_ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
 PATIENCE_S = 120.0
 """After this a test fails that would otherwise hang; a first run compiles kernels."""
@@ -31,8 +37,8 @@ PATIENCE_S = 120.0
 def device_of(backend: str) -> Iterator[Device]:
     """An open device of the backend, on loopback."""
     with installed(FabricConfig()):
-        options = {"listen": "127.0.0.1:0"} if backend == "emulator" else {}
-        device = open_device(backend, options)
+        name, options = BACKENDS[backend]
+        device = open_device(name, options)
         try:
             yield device
         finally:

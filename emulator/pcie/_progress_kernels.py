@@ -1,0 +1,121 @@
+"""One turn of every queue pair after the other, each for a quantum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emulator.pcie._completion_kernels import (
+    any_unpolled,
+    enter_error,
+    fail_oldest,
+    flush,
+    has_room,
+)
+from emulator.pcie._receive_kernels import receive
+from emulator.pcie._send_kernels import execute, retire
+from emulator.pcie._sleep_kernels import (
+    begin_sleep,
+    doze,
+    end_sleep,
+    is_attention_due,
+    kick,
+    notify,
+)
+from emulator.pcie.layout import ATTEND_EVERY, PROGRESS_BYTES, qp_at
+from kvlane.atomics import load_acquire
+from kvlane.calls import call
+from kvlane.jit import kernel
+from kvlane.verbs.enums import QpState, WcStatus
+
+_ERR = int(QpState.ERR)
+_GONE = int(WcStatus.RETRY_EXC_ERR)
+
+
+@kernel
+def send_turn(context: Any, qp: Any) -> int:
+    """Carry out what is posted for one quantum, and end what is done."""
+    if qp.state == _ERR:
+        return flush(context, qp)
+    if not qp.attached:
+        return 0
+    moved = execute(context, qp)
+    moved += retire(context, qp)
+    if qp.state == _ERR:
+        moved += flush(context, qp)
+    notify(context, qp)
+    return moved
+
+
+@kernel
+def _turn(context: Any, qp: Any) -> int:
+    if qp.state == _ERR:
+        return flush(context, qp)
+    if not qp.attached:
+        return 0
+    moved = receive(context, qp)
+    return moved + send_turn(context, qp)
+
+
+@kernel
+def progress(context: Any) -> int:
+    """A turn for every queue pair, or for as many as the time allows; 1 when any used it."""
+    worked = _attend(context)
+    moved, count = 0, context.live_count
+    for _ in range(count):
+        if context.cursor >= count:
+            context.cursor = 0
+        qp = qp_at(context.qps, load_acquire(context.live + 8 * context.cursor))
+        context.cursor += 1
+        moved += _turn(context, qp)
+        if moved >= PROGRESS_BYTES:
+            break
+    if moved != 0:
+        kick(context)
+        return 1
+    return worked
+
+
+@kernel
+def _attend(context: Any) -> int:
+    """Let Python see to peers that come and go, now and then; 1 when it did anything."""
+    context.ticks += 1
+    eager = context.attend_due or context.unattached
+    if context.closed or (not eager and context.ticks % ATTEND_EVERY != 0):
+        return 0
+    if not context.backlog and not is_attention_due(context):
+        context.attend_due = 0
+        return 0
+    context.attend_due = 0
+    return int(call(context.attend, 0, 0, 0, 0))
+
+
+@kernel
+def prepare_sleep(context: Any) -> bool:
+    """Whether to sleep: there is nothing to do, and whoever has something will wake us."""
+    if context.closed or any_unpolled(context):
+        return False
+    begin_sleep(context)
+    if progress(context) or any_unpolled(context) or load_acquire(context.wanted) != 0:
+        end_sleep(context)
+        return False
+    return True
+
+
+@kernel
+def sleep_holding(context: Any, timeout_ns: int, wake_fd: int) -> None:
+    """Sleep with the device held; others who want it wake us."""
+    if prepare_sleep(context):
+        doze(context, timeout_ns, wake_fd)
+        end_sleep(context)
+
+
+@kernel
+def give_up_peer(context: Any, qp: Any) -> None:
+    """The peer's process has died: its oldest request fails, and all that is posted."""
+    if qp.state == _ERR:
+        return
+    if qp.sq_done < qp.sq_tail and has_room(context, qp):
+        fail_oldest(context, qp, _GONE)
+    enter_error(qp, _GONE)
+    flush(context, qp)
+    kick(context)

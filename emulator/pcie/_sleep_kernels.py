@@ -1,0 +1,117 @@
+"""Waking and sleeping without a wake-up that is lost, and without the interpreter's lock.
+
+Who sleeps says so in its board, then looks for work once more, then polls. Who has work for it
+publishes that, then looks at the word. With a full fence between on both sides one sees the
+other. A bell is a datagram socket: sending to it never blocks, whatever its owner does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from emulator.pcie.layout import BOARD_SLEEPING, peer_at
+from kvlane.atomics import full_fence, load_acquire, store_release
+from kvlane.jit import external, kernel
+
+_POLLIN = 1
+_POLLED = 4
+_DONTWAIT = 0x40
+_NOSIGNAL = 0x4000
+_DRAIN_LIMIT = 64
+_BACKLOG_RETRY_NS = 1_000_000
+_NS_PER_S = 1_000_000_000
+
+_sendto = external(
+    "sendto",
+    types.int64(types.int32, types.int64, types.int64, types.int32, types.int64, types.uint32),
+)
+_recv = external("recv", types.int64(types.int32, types.int64, types.int64, types.int32))
+_read = external("read", types.int64(types.int32, types.int64, types.int64))
+_write = external("write", types.int64(types.int32, types.int64, types.int64))
+_ppoll = external("ppoll", types.int32(types.int64, types.uint64, types.int64, types.int64))
+_epoll_wait = external(
+    "epoll_wait", types.int32(types.int32, types.int64, types.int32, types.int32)
+)
+
+
+@kernel
+def notify(context: Any, qp: Any) -> None:
+    """Wake the peer of a queue pair, should it sleep, for what was written to a channel."""
+    if qp.news == 0:
+        return
+    qp.news = 0
+    peer = peer_at(context.peers, qp.peer)
+    full_fence()
+    if load_acquire(peer.board + BOARD_SLEEPING) != 0:
+        context.bells_rung += 1
+        _sendto(
+            np.int32(context.bell_fd),
+            context.scratch,
+            1,
+            np.int32(_DONTWAIT | _NOSIGNAL),
+            peer.bell_address,
+            np.uint32(peer.bell_address_bytes),
+        )
+
+
+@kernel
+def kick(context: Any) -> None:
+    """Wake the sleepers of this process, should there be any."""
+    if context.sleepers != 0:
+        store_release(context.scratch + 64, 1)
+        _write(np.int32(context.kick_fd), context.scratch + 64, 8)
+
+
+@kernel
+def begin_sleep(context: Any) -> None:
+    """Say that one more sleeps; look for work after this."""
+    context.sleepers += 1
+    store_release(context.board + BOARD_SLEEPING, 1)
+    full_fence()
+
+
+@kernel
+def end_sleep(context: Any) -> None:
+    """One less sleeps; the last one silences bell and kick, and what they told is looked for."""
+    context.sleepers -= 1
+    context.attend_due = 1
+    if context.sleepers != 0:
+        return
+    store_release(context.board + BOARD_SLEEPING, 0)
+    into = context.scratch + 72
+    for _ in range(_DRAIN_LIMIT):
+        if _recv(np.int32(context.bell_fd), into, 8, np.int32(_DONTWAIT)) < 0:
+            break
+    _read(np.int32(context.kick_fd), into, 8)
+
+
+@kernel
+def doze(context: Any, timeout_ns: int, wake_fd: int) -> None:
+    """Poll until something is readable or time is up. Other threads may have the device."""
+    descriptors = np.empty(_POLLED, np.int64)
+    _watch(descriptors, 0, context.attend_fd)
+    _watch(descriptors, 1, context.bell_fd)
+    _watch(descriptors, 2, context.kick_fd)
+    _watch(descriptors, 3, wake_fd)
+    limit_ns = max(timeout_ns, 0)
+    if context.backlog:
+        limit_ns = min(limit_ns, _BACKLOG_RETRY_NS)
+    limit = np.empty(2, np.int64)
+    limit[0] = limit_ns // _NS_PER_S
+    limit[1] = limit_ns % _NS_PER_S
+    _ppoll(descriptors.ctypes.data, np.uint64(_POLLED), limit.ctypes.data, 0)
+
+
+@kernel
+def _watch(descriptors: Any, index: int, fd: int) -> None:
+    """One ``struct pollfd``; a negative descriptor is passed over."""
+    descriptors[index] = (fd & 0xFFFFFFFF) | (_POLLIN << 32)
+
+
+@kernel
+def is_attention_due(context: Any) -> bool:
+    """Whether the control socket, or the death of a peer, waits to be attended to."""
+    return bool(_epoll_wait(np.int32(context.attend_fd), context.scratch + 128, 1, 0) > 0)

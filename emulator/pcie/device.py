@@ -1,0 +1,216 @@
+"""``PcieDevice``: verbs between processes of one host, over shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.pcie import _entry_kernels as kernels
+from emulator.pcie.connections import Connections
+from emulator.pcie.faults import fault_error
+from emulator.pcie.layout import MAX_MESSAGE_BYTES
+from emulator.pcie.lock import DeviceLock
+from emulator.pcie.queues import PcieCq, PcieQp, PcieRegion, raise_fault
+from emulator.pcie.regions import NOWHERE, REMOTE, Allocations, Board, require_registrable
+from emulator.pcie.state import State, index_of
+from kvlane.calls import PROTOTYPE
+from kvlane.errors import VerbsError
+from kvlane.verbs.calls import VerbCalls
+from kvlane.verbs.enums import AccessFlags
+from kvlane.verbs.protocols import QpEndpoint, QpOptions
+
+_log = logging.getLogger(__name__)
+
+
+class PcieDevice:
+    """A device with one protection domain. It has no thread: whoever waits drives it."""
+
+    max_message_bytes = MAX_MESSAGE_BYTES
+
+    def __init__(self) -> None:
+        self.state = State()
+        self._context = self.state.context
+        self._board = Board()
+        self._allocations = Allocations()
+        self._kick = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._connections = Connections(self.state, self._board, self._allocations)
+        self._context.board = self._board.address
+        self._context.kick_fd = self._kick
+        self._regions: dict[int, PcieRegion] = {}
+        self._cqs: dict[int, PcieCq] = {}
+        self._attend_entry = PROTOTYPE(self._attend)
+        self._context.attend = ctypes.cast(self._attend_entry, ctypes.c_void_p).value
+        self.lock = DeviceLock(self.state.wanted.ctypes.data, self._wake_holder)
+        self._attend_error: BaseException | None = None
+        self._released = False
+        self.gid = self._connections.gid
+        self.name = f"emulated PCIe of this host, GID {self.gid.hex()}"
+        self.calls = VerbCalls(
+            context=self.state.address,
+            wanted=int(self.state.wanted.ctypes.data),
+            progress=kernels.PROGRESS.address,
+            poll_cq=kernels.POLL_CQ.address,
+            post_send=kernels.POST_SEND.address,
+            post_recv=kernels.POST_RECV.address,
+            sleep=kernels.SLEEP.address,
+        )
+        """The verbs for compiled loops."""
+
+    # Memory
+
+    def alloc(self, nbytes: int) -> NDArray[np.uint8]:
+        """Zeroed pages that peers can map."""
+        with self.lock:
+            self._connections.sweep()
+            return self._allocations.allocate(nbytes)
+
+    def register(self, buffer: NDArray[np.uint8], access: AccessFlags) -> PcieRegion:
+        """Register a contiguous array."""
+        require_registrable(buffer, access)
+        with self.lock:
+            self._require_open()
+            place = NOWHERE
+            found = self._allocations.find(int(buffer.ctypes.data), int(buffer.nbytes))
+            if found is not None and access & REMOTE:
+                allocation, offset = found
+                place = (allocation.map_id, offset)
+                self._connections.announce(allocation)
+            key = self._board.add(int(buffer.ctypes.data), int(buffer.nbytes), access, place)
+            self._regions[key] = PcieRegion(self, buffer, key)
+            return self._regions[key]
+
+    def deregister(self, region: PcieRegion, buffer: NDArray[np.uint8]) -> None:
+        """Take the key back and wait until no peer is copying by it."""
+        with self.lock:
+            if self._regions.pop(region.lkey, None) is None:
+                return
+            self._board.revoke(region.lkey)
+            self._connections.await_quiet(buffer)
+            self._board.forget(region.lkey)
+
+    # Queues
+
+    def create_cq(self, depth: int) -> PcieCq:
+        """A completion queue."""
+        with self.lock:
+            self._require_open()
+            cq = PcieCq(self, self.state.add_cq(depth))
+            self._cqs[cq.handle] = cq
+            return cq
+
+    def remove_cq(self, cq: PcieCq) -> None:
+        """Forget a completion queue."""
+        if self._cqs.pop(cq.handle, None) is not None:
+            self.state.remove_cq(cq.handle)
+
+    def create_qp(self, cq: PcieCq, options: QpOptions) -> PcieQp:
+        """A queue pair in INIT."""
+        with self.lock:
+            self._require_open()
+            if cq.handle not in self._cqs:
+                raise VerbsError("the completion queue is closed")
+            qp = PcieQp(self, cq, options)
+            self._connections.qps[index_of(qp.handle)] = qp
+            return qp
+
+    def connect(self, qp: PcieQp, remote: QpEndpoint) -> None:
+        """Introduce a queue pair to its peer."""
+        self._connections.connect(qp, remote)
+
+    def remove_qp(self, qp: PcieQp) -> None:
+        """End a queue pair: the peer is told, and nobody touches memory by it any more."""
+        self._connections.disconnect(qp)
+        kernels.forget(self.state.address, index_of(qp.cq.handle), qp.handle)
+        self.state.remove_qp(qp.handle)
+        qp.channel.close()
+
+    # Driving
+
+    def progress(self) -> bool:
+        """Do pending work; True when there was any."""
+        with self.lock:
+            return bool(kernels.progress(self.state.address, 0, 0, 0))
+
+    def wait(self, timeout_ms: float, wake_fd: int = -1) -> None:
+        """Sleep until there may be work; others may use the device meanwhile."""
+        with self.lock:
+            if not kernels.prepare_sleep(self.state.address):
+                return
+        try:
+            kernels.doze(self.state.address, int(timeout_ms * 1e6), wake_fd)
+        finally:
+            with self.lock:
+                kernels.end_sleep(self.state.address)
+                if self._context.closed:
+                    self._release()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """The device for this thread alone."""
+        with self.lock:
+            yield
+
+    def take_fault(self) -> BaseException | None:
+        """What a function of ``calls`` failed with, since the last call of this."""
+        with self.lock:
+            error, self._attend_error = self._attend_error, None
+            fault, self._context.fault = int(self._context.fault), 0
+            return fault_error(fault) if fault else error
+
+    def check(self, result: int) -> int:
+        """What a kernel answered to a method; ``VerbsError`` for a fault."""
+        fault, self._context.fault = int(self._context.fault), 0
+        return raise_fault(result, fault)
+
+    def counters(self) -> dict[str, int]:
+        """What it has counted; the names are those of the emulated NIC, where it has one."""
+        with self.lock:
+            return self.state.counters()
+
+    def _wake_holder(self) -> None:
+        """Whoever sleeps with the device held is to give it free."""
+        if not self._released and self._context.sleepers:
+            os.eventfd_write(self._kick, 1)
+
+    def _attend(self, *_: int) -> int:
+        """Called by kernels, for what needs Python: messages, deaths, freed memory."""
+        try:
+            return int(self._connections.attend())
+        except BaseException as error:
+            _log.exception("the pcie link cannot attend to its peers")
+            self._attend_error = self._attend_error or error
+            return 0
+
+    def _require_open(self) -> None:
+        if self._context.closed:
+            raise VerbsError("the device is closed")
+
+    def close(self) -> None:
+        """Release all that was created here; sleepers wake up."""
+        with self.lock:
+            if self._context.closed:
+                return
+            for qp in list(self._connections.qps.values()):
+                qp.close()
+            for cq in list(self._cqs.values()):
+                cq.close()
+            for region in list(self._regions.values()):
+                region.close()
+            self._context.closed = 1
+            kernels.kick_sleepers(self.state.address)
+            self._release()
+
+    def _release(self) -> None:
+        """The last one out gives the descriptors back."""
+        if self._released or self._context.sleepers:
+            return
+        self._released = True
+        self._connections.close()
+        os.close(self._kick)
+        self._board.close()

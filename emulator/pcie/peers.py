@@ -1,0 +1,177 @@
+"""Other devices of this host: their boards, their memory and their processes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.pcie.control_socket import bell_name
+from emulator.pcie.layout import BOARD_BYTES, BOARD_MAGIC, MAP, MAP_CAPACITY, PEER, PEER_CAPACITY
+from emulator.pcie.mapping import Mapping, map_of_peer
+from kvlane.errors import CapacityError, ProtocolError
+from kvlane.verbs.records import new_records
+
+_log = logging.getLogger(__name__)
+_AF_UNIX = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a peer's first message says of its process."""
+
+    gid: bytes
+    pid: int
+    board_address: int
+    """Where its board is in its own process: there we try whether its memory can be reached."""
+
+
+class Peer:
+    """A device that queue pairs of this one are connected with, or are about to be."""
+
+    def __init__(self, introduction: Introduction, index: int, board: Mapping) -> None:
+        self.gid = introduction.gid
+        self.pid = introduction.pid
+        self.index = index
+        self.users = 0
+        """Queue pairs that are attached to it, or have an offer of it."""
+        self.given_up = False
+        self.board = board
+        self.pidfd = os.pidfd_open(self.pid)
+        self.maps = new_records(MAP, MAP_CAPACITY)
+        self._mappings: dict[int, Mapping] = {}
+        self.reaches_memory = _reaches(introduction)
+        self.bell_address = _unix_address(bell_name(self.gid))
+
+    def map(self, map_id: int, fd: int) -> None:
+        """Map shared memory of its; where that fails, its process is reached into."""
+        if not 0 <= map_id < MAP_CAPACITY:
+            return
+        self.unmap(map_id)
+        try:
+            mapping = map_of_peer(fd)
+        except ProtocolError as error:
+            _log.warning("process %d: %s", self.pid, error)
+            return
+        self._mappings[map_id] = mapping
+        self.maps["nbytes"][map_id] = mapping.nbytes
+        self.maps["address"][map_id] = mapping.address
+
+    def unmap(self, map_id: int) -> None:
+        """Forget shared memory of its."""
+        mapping = self._mappings.pop(map_id, None)
+        if mapping is not None:
+            self.maps["address"][map_id] = 0
+            mapping.close()
+
+    def is_dead(self) -> bool:
+        """Whether its process has ended."""
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Unmap all of it."""
+        for map_id in list(self._mappings):
+            self.unmap(map_id)
+        self.board.close()
+        os.close(self.pidfd)
+
+
+class Peers:
+    """The peers of a device, by GID."""
+
+    def __init__(self) -> None:
+        self.table = new_records(PEER, PEER_CAPACITY)
+        self._by_gid: dict[bytes, Peer] = {}
+        self._free = list(range(PEER_CAPACITY - 1, -1, -1))
+
+    def find(self, gid: bytes) -> Peer | None:
+        """The peer of that GID, if it has introduced itself."""
+        return self._by_gid.get(gid)
+
+    def meet(self, introduction: Introduction, board_fd: int) -> tuple[Peer, bool]:
+        """The peer that introduces itself, and whether it is new.
+
+        ``ProtocolError`` when it gives no proper board, or the GID of another process.
+        """
+        peer = self._by_gid.get(introduction.gid)
+        if peer is not None:
+            if peer.pid != introduction.pid:
+                raise ProtocolError(f"process {introduction.pid} uses the GID of {peer.pid}")
+            return peer, False
+        if not self._free:
+            raise CapacityError(f"{PEER_CAPACITY} devices are connected; close some")
+        board = map_of_peer(board_fd, BOARD_BYTES, writable=False)
+        try:
+            peer = Peer(introduction, self._free[-1], board)
+        except OSError as error:
+            board.close()
+            raise ProtocolError(f"process {introduction.pid} is gone: {error}") from error
+        self._by_gid[peer.gid] = peer
+        self._enter(peer, self._free.pop())
+        return peer, True
+
+    def _enter(self, peer: Peer, index: int) -> None:
+        entry = self.table[index]
+        entry.board = peer.board.address
+        entry.pid = peer.pid
+        entry.maps = peer.maps.ctypes.data
+        entry.reaches_memory = int(peer.reaches_memory)
+        entry.bell_address = peer.bell_address.ctypes.data
+        entry.bell_address_bytes = len(peer.bell_address)
+
+    def forget(self, peer: Peer) -> None:
+        """Nobody uses it any more."""
+        del self._by_gid[peer.gid]
+        self.table.board[peer.index] = 0
+        self._free.append(peer.index)
+        peer.close()
+
+    def by_pidfd(self, pidfd: int) -> Peer | None:
+        """The peer whose process a descriptor is."""
+        return next((peer for peer in self._by_gid.values() if peer.pidfd == pidfd), None)
+
+    def close(self) -> None:
+        """Forget all."""
+        for peer in list(self._by_gid.values()):
+            self.forget(peer)
+
+
+def _unix_address(name: bytes) -> NDArray[np.uint8]:
+    """``sockaddr_un`` of an abstract name."""
+    family = np.array([_AF_UNIX], np.uint16).tobytes()
+    address: NDArray[np.uint8] = np.frombuffer(family + name, np.uint8).copy()
+    return address
+
+
+class _IoVector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+def _reaches(introduction: Introduction) -> bool:
+    """Whether the kernel lets us read and write the memory of this process.
+
+    Whoever may not trace a process may not (``kernel.yama.ptrace_scope``, containers).
+    """
+    word = ctypes.c_int64(0)
+    here = _IoVector(ctypes.addressof(word), 8)
+    there = _IoVector(introduction.board_address & ((1 << 64) - 1), 8)
+    count = _libc.process_vm_readv(
+        introduction.pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0
+    )
+    if count == 8 and word.value == BOARD_MAGIC:
+        return True
+    _log.warning(
+        "memory of process %d cannot be reached (%s): only what device.alloc gave is; use alloc, "
+        "or permit it with sysctl kernel.yama.ptrace_scope=0",
+        introduction.pid,
+        os.strerror(ctypes.get_errno()),
+    )
+    return False
