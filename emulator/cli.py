@@ -8,8 +8,9 @@ import logging
 import click
 
 from dpu_agent.cli import run_command
-from dpu_agent.config import AgentConfig
+from dpu_agent.config import DEFAULT_SPIN_US, AgentConfig
 from dpu_agent.runtime.process import Ready
+from emulator.nic.links import PCIE, UDP
 from kvlane.config import load_mapping
 from kvlane.limits import DEFAULT_CONTROL_PORT
 
@@ -26,6 +27,19 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     default="127.0.0.1:0",
     show_default=True,
     help="The emulated NIC's host:port (UDP); hosts must be able to reach it.",
+)
+@click.option(
+    "--link",
+    type=click.Choice([UDP, PCIE]),
+    default=UDP,
+    show_default=True,
+    help="udp: RoCEv2 in datagrams, from any host; pcie: shared memory, from this host only.",
+)
+@click.option(
+    "--spin-us",
+    default=DEFAULT_SPIN_US,
+    show_default=True,
+    help="How long to look for work without a pause before sleeping, in microseconds.",
 )
 @click.option("--capacity", default="1GiB", show_default=True, help="Memory for blocks.")
 @click.option("--block-bytes", default="1MiB", show_default=True, help="Size of a slot.")
@@ -46,6 +60,8 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     *,
     listen: str,
     data_listen: str,
+    link: str,
+    spin_us: int,
     capacity: str,
     block_bytes: str,
     policy: str,
@@ -58,7 +74,13 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     """Serve a block store to hosts over an emulated RDMA NIC; no hardware, no root."""
 
     def config() -> AgentConfig:
-        options = {"listen": data_listen, "mtu_bytes": mtu, "faults": faults, "seed": seed}
+        options = {
+            "link": link,
+            "listen": data_listen,
+            "mtu_bytes": mtu,
+            "faults": faults,
+            "seed": seed,
+        }
         mapping = {
             "control": {"listen": listen},
             "device": {"verbs": "emulator", "options": options},
@@ -67,6 +89,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
                 "block_bytes": block_bytes,
                 "policy": policy,
             },
+            "data": {"spin_us": spin_us},
         }
         return load_mapping(AgentConfig, mapping, "command line")
 

@@ -24,6 +24,7 @@ STOP_TIMEOUT_S = 5.0
 """How long the agent may take to stop by itself, and again after SIGTERM."""
 
 _STDERR_TAIL_BYTES = 4096
+_NUMBERS = ("seed", "spin_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,18 @@ class EmulatedOptions:
         unit=BYTES,
         minimum=MIN_BLOCK_BYTES,
         maximum=MAX_BLOCK_BYTES,
+    )
+    link: str = setting(
+        "udp",
+        "What carries the data path: 'udp' is RoCEv2 in datagrams, as between hosts; 'pcie' is "
+        "shared memory, as between a host and the DPU in it, and by far the faster.",
+        choices=("udp", "pcie"),
+    )
+    spin_us: int = setting(
+        50,
+        "How long the agent looks for work without a pause before it sleeps, in microseconds.",
+        minimum=0,
+        maximum=1_000_000,
     )
     faults: str = setting("", "Faults of the agent's link, such as drop=0.01.")
     seed: int = setting(0, "Seed of the faults.", minimum=0)
@@ -60,7 +73,7 @@ def parse_emulated(target: str) -> EmulatedOptions:
     for name, text in pairs:
         if name in values:
             raise ConfigError(f"{target!r}: {name} appears twice")
-        values[name] = int(text) if name == "seed" and text.isdecimal() else text
+        values[name] = int(text) if name in _NUMBERS and text.isdecimal() else text
     return load_mapping(EmulatedOptions, values, target)
 
 
@@ -146,6 +159,7 @@ def _arguments(options: EmulatedOptions) -> Iterable[str]:
     yield from ("--listen", "127.0.0.1:0", "--ready-json", "--exit-on-stdin-eof")
     yield from ("--capacity", str(options.capacity), "--block-bytes", str(options.block_bytes))
     yield from ("--faults", options.faults, "--seed", str(options.seed))
+    yield from ("--link", options.link, "--spin-us", str(options.spin_us))
 
 
 def _environment() -> dict[str, str]:

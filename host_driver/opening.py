@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 from host_driver.block_kernels import warm_up
 from host_driver.config import DriverConfig
@@ -73,7 +74,7 @@ def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Ses
         control = ControlClient(address, config.control_timeout_ms)
         undo.callback(control.close)
         _require_usable(control.get_capabilities(), namespace)
-        path = DataPath(toward(address, config))
+        path = DataPath(_on_link(emulated, toward(address, config)))
         undo.callback(path.close)
         if self_test(path.device, time.monotonic_ns):
             mark_warm(kernels)
@@ -106,6 +107,13 @@ def _parsed(target: str) -> EmulatedOptions | None:
         return parse_emulated(target)
     parse_endpoint(target)
     return None
+
+
+def _on_link(emulated: EmulatedOptions | None, config: DriverConfig) -> DriverConfig:
+    """``config`` with a NIC on the link of the agent that was started, unless it names one."""
+    if emulated is None or config.verbs != "emulator" or "link" in config.device_options:
+        return config
+    return replace(config, device_options={**config.device_options, "link": emulated.link})
 
 
 def _start_agent(options: EmulatedOptions, config: DriverConfig, undo: ExitStack) -> str:

@@ -13,6 +13,7 @@ from emulator.pcie.layout import CHANNEL_BYTES, CHANNEL_VERDICT
 from emulator.pcie.mapping import Mapping, SharedFile
 from emulator.pcie.state import index_of
 from kvlane.errors import QueueFullError, VerbsError
+from kvlane.limits import ROCE_V2_UDP_PORT
 from kvlane.verbs.calls import FAULT, PostResult
 from kvlane.verbs.enums import QpState, WcStatus
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from emulator.pcie.device import PcieDevice
     from emulator.pcie.peers import Peer
 
-_NO_UDP_PORT = 0
 _MTU_BYTES = 4096
-"""There are no packets; other links take the smaller of both."""
+"""There are no packets: MTU and UDP port are there because the control plane wants some."""
 
 
 class PcieRegion:
@@ -83,7 +83,7 @@ class PcieQp:
         self.remote: QpEndpoint | None = None
         self.endpoint = QpEndpoint(
             gid=device.gid,
-            udp_port=_NO_UDP_PORT,
+            udp_port=ROCE_V2_UDP_PORT,
             qp_num=self.handle,
             psn=0,
             mtu_bytes=_MTU_BYTES,

@@ -17,12 +17,12 @@ import pytest_asyncio
 from host_driver import Dpu, KeyStatus, Namespace
 from kvlane.errors import ConfigError, NamespaceMismatchError, SessionError
 from tests.support.driver_calls import BLOCK, chain, payload
-from tests.support.kv_target import SLOT_BYTES, KvTarget, kv_target
+from tests.support.kv_target import LINKS, SLOT_BYTES, KvTarget, kv_target
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[KvTarget]:
-    with kv_target() as made:
+@pytest.fixture(scope="module", params=LINKS)
+def target(request: pytest.FixtureRequest) -> Iterator[KvTarget]:
+    with kv_target(request.param) as made:
         yield made
 
 

@@ -46,15 +46,21 @@ class KvTarget:
         return host_driver.connect_sync(self.control, namespace=namespace, config=self.config)
 
 
+LINKS = ("named",) if "KVLANE_TEST_AGENT" in os.environ else ("udp", "pcie")
+"""What tests of the commands run over: the links of an emulated agent, or what was named."""
+
+
 @contextmanager
-def kv_target() -> Iterator[KvTarget]:
+def kv_target(link: str) -> Iterator[KvTarget]:
     """The agent that the variables name, or an emulated one that ends with the context."""
-    config = DriverConfig(**json.loads(os.environ.get("KVLANE_TEST_DRIVER", "{}")))
+    fields = json.loads(os.environ.get("KVLANE_TEST_DRIVER", "{}"))
     control = os.environ.get("KVLANE_TEST_AGENT")
     if control is not None:
-        yield KvTarget(control, config)
+        yield KvTarget(control, DriverConfig(**fields))
         return
-    agent = start_agent(EmulatedOptions(capacity=_CAPACITY, block_bytes=SLOT_BYTES))
+    config = DriverConfig(**{"device_options": {"link": link}, **fields})
+    options = EmulatedOptions(capacity=_CAPACITY, block_bytes=SLOT_BYTES, link=link)
+    agent = start_agent(options)
     try:
         yield KvTarget(agent.control, config)
     finally:
