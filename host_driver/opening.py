@@ -64,7 +64,8 @@ class Opening:
 def open_session(target: str, namespace: Namespace, config: DriverConfig) -> Session:
     """Connect to the agent at ``target``; blocks, and leaves nothing behind when it raises."""
     emulated = _parsed(target)  # first: a mistake in it must not cost a minute of compiling
-    kernels = f"driver-{config.verbs}"
+    link = config.device_options.get("link", emulated.link if emulated else "")
+    kernels = f"driver-{config.verbs}{link}"
     if not is_warm(kernels):
         # Nothing else shows for a minute, and the program need not have set up logging.
         sys.stderr.write(f"kvlane: compiling kernels, once; kept in {CACHE_DIR}\n")

@@ -51,19 +51,36 @@ def run_agent(
     the exit code: 0, or 1 when the data worker has died. ``ConfigError`` and ``VerbsError``
     say why it could not start.
     """
-    kernels = f"agent-{config.device.verbs}"
-    warm = is_warm(kernels)
     _require_free(config.control.listen)
     device = open_device(config.device.verbs, config.device.options)
     try:
         blocks = open_blocks(device, config.store, secrets.randbits(_INDEX_SEED_BITS))
-        if not warm:
-            _log.info("compiling kernels, once; kept in %s", CACHE_DIR)
-        if warm_up(device, config.store.policy, clock=time.monotonic_ns):
-            mark_warm(kernels)
+        _compile(device, config)
         return asyncio.run(_serve(config, device, blocks, announce, stop_at_stdin_eof))
     finally:
         device.close()
+
+
+def compile_ahead(config: AgentConfig) -> bool:
+    """Compile all that an agent of this configuration runs, as for an image; False when its device
+    could not carry the commands that do it. ``ConfigError`` and ``VerbsError`` as for an agent."""
+    device = open_device(config.device.verbs, config.device.options)
+    try:
+        return _compile(device, config)
+    finally:
+        device.close()
+
+
+def _compile(device: Device, config: AgentConfig) -> bool:
+    """Make every kernel ready, which takes a minute the first time and no time afterwards."""
+    link = config.device.options.get("link", "")
+    kernels = f"agent-{config.device.verbs}{link}"
+    if not is_warm(kernels):
+        _log.info("compiling kernels, once; kept in %s", CACHE_DIR)
+    succeeded = warm_up(device, config.store.policy, clock=time.monotonic_ns)
+    if succeeded:
+        mark_warm(kernels)
+    return succeeded
 
 
 def _require_free(listen: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dpu_agent.config import AgentConfig, ControlConfig, StoreConfig
 from dpu_agent.runtime import process
-from dpu_agent.runtime.process import Ready, run_agent
+from dpu_agent.runtime.process import Ready, compile_ahead, run_agent
 from tests.support.loopback_verbs import LoopbackDevice, LoopbackFabric
 
 CONFIG = AgentConfig(
@@ -55,6 +55,17 @@ def test_kernels_are_noted_as_compiled_after_a_complete_warm_up_only(
     monkeypatch.setattr(process, "warm_up", lambda *_, **__: completed)
     assert run_agent(CONFIG, announce=lambda _: os.kill(os.getpid(), signal.SIGTERM)) == 0
     assert marks == (["agent-emulator"] if completed else [])
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_compiling_ahead_serves_nobody_and_leaves_the_device_as_it_was(
+    completed: bool, device: LoopbackDevice, marks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not completed:
+        monkeypatch.setattr(process, "warm_up", lambda *_, **__: False)
+    assert compile_ahead(CONFIG) is completed
+    assert marks == (["agent-emulator"] if completed else [])
+    assert (device.fabric.qps, device.regions) == ({}, {})
 
 
 def test_every_start_has_another_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
