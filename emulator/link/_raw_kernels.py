@@ -14,6 +14,7 @@ from emulator.link._ethernet_kernels import (
     take_headers,
 )
 from emulator.link._peer_kernels import DOUBT_NS, find_peer, hear_peer, peer_at
+from emulator.link._socket_kernels import TRUNCATED, message_at, vector_at
 from emulator.link.frames import FRAME
 from kvlane.jit import kernel
 from kvlane.rawmem import record_accessor
@@ -21,24 +22,6 @@ from kvlane.rawmem import record_accessor
 HEADER_SLOT_BYTES = 64
 VECTORS_PER_MESSAGE = 2
 """Headers, and the frame where the engine put it."""
-
-VECTOR = np.dtype([("base", "i8"), ("nbytes", "i8")])
-"""``struct iovec`` of a 64-bit machine."""
-MESSAGE = np.dtype(
-    [
-        ("name", "i8"),
-        ("name_bytes", "i8"),
-        ("vectors", "i8"),
-        ("vector_count", "i8"),
-        ("control", "i8"),
-        ("control_bytes", "i8"),
-        ("result_flags", "i4"),
-        ("padding", "i4"),
-        ("received", "u4"),
-        ("more_padding", "u4"),
-    ]
-)
-"""``struct mmsghdr`` of a 64-bit machine."""
 
 PORT = np.dtype(
     [
@@ -73,11 +56,6 @@ FATE_LOST = 3
 """Source and destination are not of the same IP version, or no packet is so long."""
 
 _MAX_FRAME_BYTES = 0xFFFF - 28
-_TRUNCATED = 0x20
-"""MSG_TRUNC."""
-
-message_at = record_accessor(MESSAGE)
-vector_at = record_accessor(VECTOR)
 _gid_at = record_accessor(GID)
 _frame_at = record_accessor(FRAME)
 _number_at = record_accessor(np.dtype([("value", "i8")]))
@@ -172,7 +150,7 @@ def read_burst(port: Any, frames: int, arena: int, received: int, slot_bytes: in
         slot = i * slot_bytes
         frame = _frame_at(frames, count)
         start = take_headers(frame, arena + slot, int(message.received))
-        if (message.result_flags & _TRUNCATED) != 0:
+        if (message.result_flags & TRUNCATED) != 0:
             port.lost += 1
         elif start != NOT_ROCE and _is_own(port, frame.dst_hi, frame.dst_lo):
             frame.offset = slot + start

@@ -11,12 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from emulator.link._raw_kernels import (
-    HEADER_SLOT_BYTES,
-    MESSAGE,
-    VECTOR,
-    VECTORS_PER_MESSAGE,
-)
+from emulator.link._raw_kernels import HEADER_SLOT_BYTES, VECTORS_PER_MESSAGE
+from emulator.link._socket_kernels import MESSAGE, VECTOR
 from emulator.link.packet_filter import ROCE_ONLY, attach_filter
 from emulator.link.socket_buffer import TRUESIZE_FACTOR, enlarge_buffers
 from kvlane.errors import ConfigError

@@ -27,12 +27,12 @@ from emulator.link._raw_kernels import (
     FATE_LOST,
     FATE_WIRE,
     GID,
-    MESSAGE,
     PORT,
     aim_inbox,
     build_burst,
     read_burst,
 )
+from emulator.link._socket_kernels import MESSAGE
 from emulator.link.datagrams import Datagram, fill
 from emulator.link.frames import Burst
 from emulator.link.gid import gid_halves

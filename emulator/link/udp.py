@@ -15,59 +15,32 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import struct
-from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address
-from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from emulator.link.addressing import Address, Addressing, MappedAddressing
-from emulator.link.frames import FRAME, Burst
+from emulator.link._udp_kernels import (
+    ENVELOPE,
+    GROUP,
+    IPPROTO_UDP,
+    MAX_PAYLOAD_BYTES,
+    UDP_GRO,
+    UDP_PORT,
+)
+from emulator.link._udp_receive_kernels import receive_burst
+from emulator.link._udp_send_kernels import send_burst
+from emulator.link.addressing import Address, Addressing, MappedAddressing, address_of
+from emulator.link.frames import Burst
 from emulator.link.gid import gid_of_halves
 from emulator.link.socket_buffer import DEFAULT_BUFFER_BYTES, TRUESIZE_FACTOR, enlarge_buffers
 from kvlane.errors import ConfigError
+from kvlane.verbs.records import new_records
 
-# Of linux/udp.h and linux/in.h; the socket module lacks them.
-_UDP_SEGMENT = 103
-_UDP_GRO = 104
+__all__ = ["MAX_PAYLOAD_BYTES", "UdpLink"]
+
+# Of linux/in.h; the socket module lacks them.
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
 
-MAX_PAYLOAD_BYTES = 65507
-"""UDP payload of the largest IPv4 packet; also the most that one call may carry."""
-MAX_SEND_SEGMENTS = 64
-"""Frames of one call; newer kernels take 128, all that know UDP_SEGMENT take 64."""
-MAX_RECEIVE_SEGMENTS = 128
-"""Frames that one read may bring. A smaller burst loses what does not fit."""
-
-_DONT_FRAGMENT = 0x4000
-_GRO_SIZE = struct.Struct("@i")
-_SEGMENT_SIZE = struct.Struct("@H")
-_TOS = struct.Struct("@i")
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_GRO_SIZE.size) + socket.CMSG_SPACE(1)
-"""Segment size, and one byte of IP_TOS."""
-_LINK_IS_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
-_NO_SEGMENTATION = (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
-_PEER_FIELDS = ["dst_hi", "dst_lo", "dst_port"]
-_CALL_FIELDS = [*_PEER_FIELDS, "tos"]
-"""What frames must have in common to leave in one call."""
-
-_Ancillary = list[tuple[int, int, bytes]]
-
 _log = logging.getLogger(__name__)
-
-
-class _Group(NamedTuple):
-    """Frames ``first`` to ``end`` of a burst: contiguous, one peer, equal but for the last."""
-
-    first: int
-    end: int
-    start: int
-    stop: int
-    segment_bytes: int
-    tos: int
 
 
 class UdpLink:
@@ -96,25 +69,34 @@ class UdpLink:
             granted = enlarge_buffers(self._socket, buffer_bytes)
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             _bind(self._socket, host, port)
-            self._coalescing = segmentation and _enable_gro(self._socket)
+            coalescing = segmentation and _enable_gro(self._socket)
         except BaseException:
             self._socket.close()
             raise
-        self._segmentation = segmentation
-        self._segmentation_proven = False
         address: Address = self._socket.getsockname()
-        self._addressing = addressing or MappedAddressing()
-        self._self = self._addressing.endpoint(address)
+        rule = addressing or MappedAddressing()
+        self._self = rule.endpoint(address)
         self._window_bytes = granted // TRUESIZE_FACTOR
-        self._arrival = np.zeros(1, FRAME)
-        self._arrival["dst_hi"], self._arrival["dst_lo"] = self._self[:2]
-        self._arrival["dst_port"] = self._self.udp_port
-        self._arrival["ip_frag"] = _DONT_FRAGMENT
-        self.lost_sending = 0
-        """Frames that the kernel refused for good: no route, too long, forbidden."""
+        self._ports = new_records(UDP_PORT, 1)
+        self._port = self._ports[0]
+        self._port_addr = int(self._ports.ctypes.data)
+        self._port.fd = self._socket.fileno()
+        self._port.rule = rule.rule
+        self._port.gid_hi, self._port.gid_lo, self._port.udp_port, _ = self._self
+        self._port.segmentation, self._port.coalescing = segmentation, coalescing
+        self._group = new_records(GROUP, 1)
+        self._port.group = self._group.ctypes.data
+        self._envelopes = new_records(ENVELOPE, 2)
+        self._port.outward = self._envelopes.ctypes.data
+        self._port.inward = self._port.outward + ENVELOPE.itemsize
+        self._too_long_bytes = self._ports["too_long_bytes"]
         self._told_of_length = False
-        self.lost_receiving = 0
-        """Frames that had no room in the burst that they arrived for."""
+        self._compile()
+
+    def _compile(self) -> None:
+        """Now and not at the first frame, whose peer may not wait so long."""
+        send_burst(self._port_addr, 0, 0, 0)
+        receive_burst(self._port_addr, 0, 0, 0, 0)
 
     @property
     def gid(self) -> bytes:
@@ -144,7 +126,17 @@ class UdpLink:
     @property
     def segmentation(self) -> bool:
         """Whether runs of frames still go out as one call."""
-        return self._segmentation
+        return bool(self._port.segmentation)
+
+    @property
+    def lost_sending(self) -> int:
+        """Frames that the kernel refused for good: no route, too long, forbidden."""
+        return int(self._port.lost_sending)
+
+    @property
+    def lost_receiving(self) -> int:
+        """Frames that had no room in the burst that they arrived for."""
+        return int(self._port.lost_receiving)
 
     def next_release(self, now: int) -> int | None:  # noqa: ARG002
         """Nothing is held back here."""
@@ -163,190 +155,38 @@ class UdpLink:
 
     def close(self) -> None:
         """Close the socket."""
+        self._port.fd = -1
         self._socket.close()
 
     def send(self, burst: Burst) -> int:
         """Send in order; a full socket buffer ends it, anything else that fails is a loss."""
-        if not burst.count:
-            return 0
-        arena = burst.arena.data
-        frames = burst.frames.view(np.ndarray)[: burst.count]
-        peers = frames[_PEER_FIELDS]
-        for group in _groups(frames, MAX_SEND_SEGMENTS if self._segmentation else 1):
-            peer = self._addressing.socket_address(*peers[group.first].item())
-            if peer is None:
-                self.lost_sending += group.end - group.first
-                continue
-            sent = self._send_group(arena[group.start : group.stop], group, peer)
-            if sent < group.end - group.first:
-                return group.first + sent
-        return burst.count
+        sent = send_burst(self._port_addr, burst.frames_addr, burst.arena_addr, burst.count)
+        if self._too_long_bytes[0] and not self._told_of_length:
+            self._tell_of_length()
+        return int(sent)
 
-    def _send_group(self, data: memoryview, group: _Group, peer: Address) -> int:
-        """Send frames by one call where possible; how many are done with, lost or sent."""
-        frames = group.end - group.first
-        if frames == 1 or not self._segmentation:
-            return self._send_singly(data, group, peer)
-        size = _SEGMENT_SIZE.pack(group.segment_bytes)
-        ancillary = [(socket.IPPROTO_UDP, _UDP_SEGMENT, size), *_tos_ancillary(group.tos)]
-        try:
-            self._socket.sendmsg([data], ancillary, 0, peer)
-        except OSError as error:
-            if error.errno in _LINK_IS_FULL:
-                return 0
-            if error.errno in _NO_SEGMENTATION:
-                return self._send_refused(data, group, peer)
-            self._lose(frames, error, group.segment_bytes, peer)
-        else:
-            self._segmentation_proven = True
-        return frames
-
-    def _send_refused(self, data: memoryview, group: _Group, peer: Address) -> int:
-        """Send singly what the kernel did not take as a group, and learn from how that goes.
-
-        If it goes, and no group ever went, then kernel or interface cannot segment. Frames
-        above the MTU of one path fail both ways and say nothing about the others.
-        """
-        lost_before = self.lost_sending
-        done = self._send_singly(data, group, peer)
-        if done > self.lost_sending - lost_before and not self._segmentation_proven:
-            self._segmentation = False
-        return done
-
-    def _send_singly(self, data: memoryview, group: _Group, peer: Address) -> int:
-        ancillary = _tos_ancillary(group.tos)
-        for index in range(group.end - group.first):
-            start = index * group.segment_bytes
-            frame = data[start : start + group.segment_bytes]
-            try:
-                if group.tos:
-                    self._socket.sendmsg([frame], ancillary, 0, peer)
-                else:  # a seventh faster, and most frames are so
-                    self._socket.sendto(frame, peer)
-            except OSError as error:
-                if error.errno in _LINK_IS_FULL:
-                    return index
-                self._lose(1, error, len(frame), peer)
-        return group.end - group.first
-
-    def _lose(self, frames: int, error: OSError, nbytes: int, peer: Address) -> None:
-        """Count frames that cannot be sent; of too long ones there will be many, so say it once."""
-        self.lost_sending += frames
-        if error.errno == errno.EMSGSIZE and not self._told_of_length:
-            self._told_of_length = True
-            _log.warning(
-                "packets with %d bytes of UDP payload are too long for the way to %s and are "
-                "lost; give this NIC a smaller mtu_bytes (0 takes what the interface holds)",
-                nbytes,
-                peer[0],
-            )
+    def _tell_of_length(self) -> None:
+        """There will be many too long frames, so say it once."""
+        self._told_of_length = True
+        _log.warning(
+            "packets with %d bytes of UDP payload are too long for the way to %s and are "
+            "lost; give this NIC a smaller mtu_bytes (0 takes what the interface holds)",
+            self._port.too_long_bytes,
+            address_of(int(self._port.too_long_for))[0],
+        )
 
     def receive(self, burst: Burst, now: int) -> int:  # noqa: ARG002 (holds nothing back)
-        """Read until the socket is empty or the burst may be too full for another read.
-
-        No more reads than descriptors: datagrams that become no frame must not hold the
-        caller, which holds the lock of a NIC. MSG_TRUNC tells the length of what was cut off
-        too, so that all frames of a cut read are counted.
-        """
-        arena = burst.arena.data
-        frames = burst.frames.view(np.ndarray)
-        used = 0
-        for _ in range(len(frames)):
-            if not self._has_room(len(frames) - burst.count, len(arena) - used, burst.count == 0):
-                break
-            try:
-                nbytes, ancillary, flags, peer = self._socket.recvmsg_into(
-                    [arena[used:]], _ANCILLARY_BYTES, socket.MSG_TRUNC
-                )
-            except OSError:
-                # Empty or closed, or an error report, which reading has cleared.
-                break
-            if not nbytes:
-                continue
-            coalesced_bytes, self._arrival["tos"] = _segment_bytes_and_tos(ancillary)
-            segment_bytes = coalesced_bytes or nbytes
-            if flags & socket.MSG_TRUNC:
-                self.lost_receiving += -(-nbytes // segment_bytes)
-            else:
-                free = frames[burst.count :]
-                burst.count += self._describe(free, used, nbytes, segment_bytes, peer)
-                used += nbytes
+        """Read what has arrived, until the socket is empty or the burst may be too full."""
+        burst.count = int(
+            receive_burst(
+                self._port_addr,
+                burst.frames_addr,
+                len(burst.frames),
+                burst.arena_addr,
+                len(burst.arena),
+            )
+        )
         return burst.count
-
-    def _has_room(self, free_frames: int, free_bytes: int, is_first: bool) -> bool:
-        """Whether no read can overflow the burst; the first is always worth a try."""
-        if is_first:
-            return free_frames > 0 and free_bytes > 0
-        needed = MAX_RECEIVE_SEGMENTS if self._coalescing else 1
-        return free_frames >= needed and free_bytes >= MAX_PAYLOAD_BYTES
-
-    def _describe(
-        self,
-        free: NDArray[Any],
-        start: int,
-        nbytes: int,
-        segment_bytes: int,
-        peer: Address,
-    ) -> int:
-        """Write the descriptors of one read; how many there was room for."""
-        segments = -(-nbytes // segment_bytes)
-        count = min(segments, len(free))
-        self.lost_receiving += segments - count
-        sender = self._addressing.endpoint(peer)
-        self._arrival["src_hi"], self._arrival["src_lo"] = sender.gid_hi, sender.gid_lo
-        self._arrival["src_port"] = sender.source_port
-        new = free[:count]
-        new[:] = self._arrival
-        new["offset"] = np.arange(start, start + nbytes, segment_bytes)[:count]
-        new["length"] = segment_bytes
-        if count == segments:
-            new["length"][-1] = nbytes - (segments - 1) * segment_bytes
-        return count
-
-
-def _groups(frames: NDArray[Any], max_segments: int) -> Iterator[_Group]:
-    """Cut frames into the fewest calls: equal lengths, but the last of a call may be shorter."""
-    offset, length = frames["offset"], frames["length"]
-    if len(frames) == 1:  # an acknowledgement, most often
-        start, nbytes = int(offset[0]), int(length[0])
-        yield _Group(0, 1, start, start + nbytes, nbytes, int(frames["tos"][0]))
-        return
-    follows = offset[1:] == offset[:-1] + length[:-1]
-    for field in _CALL_FIELDS:
-        follows &= frames[field][1:] == frames[field][:-1]
-    ends_run = ~(follows & (length[1:] == length[:-1]))
-    is_tail = follows & (length[1:] < length[:-1])
-    total = len(frames)
-    offsets, lengths, tos = offset.tolist(), length.tolist(), frames["tos"].tolist()
-    first = 0
-    for run_end in [*(np.flatnonzero(ends_run) + 1).tolist(), total]:
-        while first < run_end:
-            segment = lengths[first]
-            most = min(max_segments, max(1, MAX_PAYLOAD_BYTES // max(1, segment)))
-            end = min(first + most, run_end)
-            stop = offsets[end - 1] + lengths[end - 1]
-            fits = end < total and stop + lengths[end] - offsets[first] <= MAX_PAYLOAD_BYTES
-            if end == run_end and fits and is_tail[end - 1] and end - first < max_segments:
-                stop += lengths[end]
-                end += 1
-            yield _Group(first, end, offsets[first], stop, segment, tos[first])
-            first = end
-
-
-def _tos_ancillary(tos: int) -> _Ancillary:
-    """What makes the kernel write a type of service other than the socket's, which is 0."""
-    return [(socket.IPPROTO_IP, socket.IP_TOS, _TOS.pack(tos))] if tos else []
-
-
-def _segment_bytes_and_tos(ancillary: _Ancillary) -> tuple[int, int]:
-    """Length of the segments that were coalesced, 0 for a single datagram; type of service."""
-    segment_bytes = tos = 0
-    for level, kind, data in ancillary:
-        if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
-            segment_bytes = _GRO_SIZE.unpack(data)[0]
-        elif level == socket.IPPROTO_IP and kind == socket.IP_TOS:
-            tos = data[0]
-    return segment_bytes, tos
 
 
 def _check_address(host: str, port: int) -> None:
@@ -381,7 +221,7 @@ def _bind(udp: socket.socket, host: str, port: int) -> None:
 def _enable_gro(udp: socket.socket) -> bool:
     """Ask for coalesced reads; False on a kernel without them."""
     try:
-        udp.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+        udp.setsockopt(IPPROTO_UDP, UDP_GRO, 1)
     except OSError:
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,6 +31,7 @@ from tests.support.requirements import lacking
 
 Pair = tuple[UdpLink, UdpLink]
 _SO_NO_CHECK = 11
+SETTLE_S = 0.02
 
 
 @pytest.fixture(params=[True, False], ids=["segmentation", "one by one"])
@@ -284,6 +286,44 @@ def test_losses_of_other_kinds_are_counted_and_not_told(
     sender.send(burst)
     assert sender.lost_sending == 1
     assert caplog.messages == []
+
+
+def fill_up(tcp: socket.socket) -> None:
+    """Send until nothing is taken any more, nor after acknowledgements had time to come in."""
+    refusals_in_a_row = 0
+    while refusals_in_a_row < 5:
+        try:
+            tcp.send(bytes(1 << 16))
+            refusals_in_a_row = 0
+        except BlockingIOError:
+            refusals_in_a_row += 1
+            select.select([], [], [], SETTLE_S)
+
+
+def test_a_full_socket_ends_the_burst_and_what_it_did_not_take_goes_later(pair: Pair) -> None:
+    """Loopback never fills a UDP socket, so for a while a TCP socket that is full has its place:
+    it takes no notice of the peer's name, and its errors are as real."""
+    sender, receiver = pair
+    payloads = numbered([64] * 6)
+    burst = burst_to(receiver, payloads, sender)
+    burst.frames.dst_port[1] = 0  # lost, full or not
+    burst.frames.dst_port[0] = 0
+    udp = os.dup(sender.fileno())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        full = socket.create_connection(server.getsockname())
+        full.setblocking(False)
+        fill_up(full)
+        os.dup2(full.fileno(), sender.fileno())
+        assert sender.send(burst) == 2
+        assert sender.lost_sending == 2
+        os.dup2(udp, sender.fileno())
+        full.close()
+    os.close(udp)
+    burst.frames[:4] = burst.frames[2:6].copy()
+    burst.count = 4
+    assert sender.send(burst) == 4
+    assert receive_frames(receiver, 4) == payloads[2:]
+    assert sender.lost_sending == 2
 
 
 def test_a_flood_of_empty_datagrams_does_not_keep_the_receiver() -> None:
