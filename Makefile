@@ -14,7 +14,7 @@ TRACE ?=
 REQUESTS ?= $(if $(TRACE),2000)
 ARGS ?=
 
-.PHONY: help setup demo test test-nojit conformance conformance-soak interop interop-upstream roce-soak fuzz-soak lint format proto bench clean
+.PHONY: help setup demo test test-nojit conformance conformance-soak interop interop-upstream roce-soak fuzz-soak lint format proto bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -70,8 +70,11 @@ format: setup ## Format the code and mend what ruff can mend
 proto: setup ## Generate the gRPC code anew from proto/
 	$(BIN)/python scripts/genproto
 
-bench: .venv/.core ## Measure this machine's data path; ARGS=...
-	$(BIN)/kvlane bench $(ARGS)
+bench-peers: ## Install the stores that the benchmarks compare with (root)
+	scripts/install-bench-peers
+
+bench: .venv/.core ## Measure this machine's data path; ARGS='NAME --rounds n'
+	$(BIN)/kvlane bench $(if $(ARGS),$(ARGS),all)
 
 clean: ## Remove .venv and everything that was made
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -9,17 +9,18 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable
 
 import numpy as np
 
-from emulator.bench.report import BenchResult, summarise
+from emulator.bench.report import Report, summarise
+from emulator.bench.rounds import Progress
 from emulator.link.frames import Burst
 from emulator.roce.attributes import REQUIRED, AddressHandle, QpAttributes, QpCaps, QpMask
 from emulator.roce.engine import RoceEngine
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WrOpcode
 from kvlane.verbs.records import SEND_WR, WC, new_records
 
+NAME = "engine"
 MESSAGE_BYTES = 1 << 20
 MESSAGES_PER_ROUND = 64
 _ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
@@ -106,13 +107,13 @@ def _copies_per_second(mtu: Mtu) -> float:
     return 4 * MESSAGES_PER_ROUND * (MESSAGE_BYTES // mtu.nbytes) / seconds
 
 
-def run(rounds: int, progress: Callable[[str], None]) -> list[BenchResult]:
+def run(rounds: int, progress: Progress) -> Report:
     """Measure; ``progress`` is told what is going on."""
-    results = []
+    report = Report()
     for mtu in (Mtu.MTU_4096, Mtu.MTU_256):
         progress(f"MTU {mtu.nbytes}")
         pairs = [(_packets_per_second(mtu), _copies_per_second(mtu)) for _ in range(rounds)]
-        results.append(
+        report.results.append(
             summarise(
                 f"engine-{mtu.nbytes}",
                 "Mpackets/s",
@@ -121,4 +122,4 @@ def run(rounds: int, progress: Callable[[str], None]) -> list[BenchResult]:
                 [copies / 1e6 for _, copies in pairs],
             )
         )
-    return results
+    return report

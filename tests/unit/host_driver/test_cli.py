@@ -320,7 +320,7 @@ def test_the_nic_chooses_address_and_mtu_that_nobody_gives() -> None:
 
 @pytest.mark.parametrize("rounds", ["0", "-1"])
 def test_a_benchmark_without_rounds_is_a_usage_error(rounds: str) -> None:
-    result = kvlane("bench", "wire", "--rounds", rounds)
+    result = kvlane("bench", "engine", "--rounds", rounds)
     assert result.exit_code == 2
-    assert "Usage: kvlane bench wire" in result.stderr
+    assert "Usage: kvlane bench" in result.stderr
     assert "--rounds" in result.stderr

@@ -1,0 +1,46 @@
+"""The benchmarks by name, in the order in which ``kvlane bench all`` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from emulator.bench import (
+    connections,
+    engine,
+    exist,
+    host_cpu,
+    idle,
+    index,
+    latency,
+    match,
+    retrieve_pcie,
+    retrieve_udp,
+    store_pcie,
+    store_udp,
+)
+from emulator.bench.report import Report
+from emulator.bench.rounds import Progress
+
+Run = Callable[[int, Progress, str], Report]
+"""Measures so many rounds over a link, and says meanwhile what it does."""
+
+
+def _of_its_own_link(run: Callable[[int, Progress], Report]) -> Run:
+    """A benchmark whose name says the link, or that has none."""
+    return lambda rounds, progress, _link: run(rounds, progress)
+
+
+BENCHES: Mapping[str, Run] = {
+    retrieve_pcie.NAME: _of_its_own_link(retrieve_pcie.run),
+    store_pcie.NAME: _of_its_own_link(store_pcie.run),
+    retrieve_udp.NAME: _of_its_own_link(retrieve_udp.run),
+    store_udp.NAME: _of_its_own_link(store_udp.run),
+    exist.NAME: exist.run,
+    match.NAME: match.run,
+    latency.NAME: latency.run,
+    host_cpu.NAME: host_cpu.run,
+    connections.NAME: connections.run,
+    idle.NAME: idle.run,
+    index.NAME: index.run,
+    engine.NAME: _of_its_own_link(engine.run),
+}

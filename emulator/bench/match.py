@@ -1,0 +1,106 @@
+"""``match``: chains of 128 keys, 64 in flight, against a pipeline of EXISTS at Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+import host_driver
+from emulator.bench.clock import per_second
+from emulator.bench.lookup import (
+    BLOCK_BYTES,
+    KEYS_PER_SECOND,
+    StoreLookups,
+    against_best,
+    require_all,
+    store_all,
+)
+from emulator.bench.peers.redis import REDIS
+from emulator.bench.peers.registry import Shape, start_stores
+from emulator.bench.peers.turns import turn
+from emulator.bench.report import Goal, Report
+from emulator.bench.rounds import Measure, Progress, alternate
+from emulator.bench.transfer import OURS
+from emulator.bench.workload import bench_keys, driver_config, start_agent
+
+NAME = "match"
+GOAL = Goal(6)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchSize:
+    """Chains and their length."""
+
+    chain_keys: int = 128
+    chains: int = 64
+    """In flight at once."""
+    repeat: int = 20
+    """Times that a turn asks for all chains."""
+
+
+SIZE = MatchSize()
+
+
+class ConcurrentMatches:
+    """Every chain as a call of its own, all at once, on a loop that outlives a turn."""
+
+    def __init__(
+        self,
+        control: str,
+        config: host_driver.DriverConfig,
+        chains: Sequence[NDArray[np.uint8]],
+        undo: ExitStack,
+    ) -> None:
+        self._chains = chains
+        self._loop = asyncio.new_event_loop()
+        undo.callback(self._loop.close)
+        self._dpu = self._loop.run_until_complete(host_driver.connect(control, config=config))
+        undo.callback(lambda: self._loop.run_until_complete(self._dpu.close()))
+
+    def match(self, repeat: int) -> int:
+        """Keys that were matched."""
+        return self._loop.run_until_complete(self._match(repeat))
+
+    async def _match(self, repeat: int) -> int:
+        found = 0
+        for _ in range(repeat):
+            found += sum(await asyncio.gather(*map(self._dpu.match, self._chains)))
+        return found
+
+
+def run(rounds: int, progress: Progress, link: str, size: MatchSize = SIZE) -> Report:
+    """Measure."""
+    report = Report()
+    stored = size.chain_keys * size.chains
+    chains = [bench_keys(first, size.chain_keys) for first in range(0, stored, size.chain_keys)]
+    with ExitStack() as undo:
+        agent = start_agent(link, 2 * stored, BLOCK_BYTES)
+        undo.callback(agent.close)
+        config = driver_config(link, size.chains)
+        with host_driver.connect_sync(agent.control, config=config) as dpu:
+            store_all(dpu, chains)
+        matches = ConcurrentMatches(agent.control, config, chains, undo)
+
+        def ask() -> int:
+            found = matches.match(size.repeat)
+            require_all(found, stored * size.repeat)
+            return found
+
+        sides: dict[str, Measure] = {OURS: lambda: per_second(ask)}
+        for store in start_stores(Shape(BLOCK_BYTES, stored), undo, report, (REDIS,)):
+            # All chains in one pipeline, as often as ours are asked for.
+            lookups = StoreLookups(store, [np.concatenate(chains)], 1, stored)
+            sides[store.name] = turn(store, partial(_median_rate, lookups, size.repeat))
+        values = alternate(rounds, sides, progress, report)
+    report.results += against_best(f"{NAME}-{link}", KEYS_PER_SECOND, values, [REDIS], GOAL)
+    return report
+
+
+def _median_rate(lookups: StoreLookups, repeat: int) -> float:
+    return float(np.median([lookups.keys_per_second() for _ in range(repeat)]))

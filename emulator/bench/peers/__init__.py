@@ -1,0 +1,1 @@
+"""Other stores, each behind the fastest honest client that we know how to write."""

@@ -1,0 +1,1 @@
+"""Programs that run in the interpreter where a peer is installed; they import nothing of ours."""

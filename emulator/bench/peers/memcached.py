@@ -1,0 +1,126 @@
+"""memcached over a Unix socket, by its meta commands."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.bench.peers.interface import Keys
+from emulator.bench.peers.processes import Server, find_program
+from emulator.bench.peers.streams import ReplyReader, deepen, send_all
+
+MEMCACHED = "memcached"
+_MAX_ITEM = "8m"
+_MEMORY_MIB = "4096"
+_CR_LF = memoryview(b"\r\n")
+
+
+class MetaReplies:
+    """Reads replies of meta commands, each of the kind that is expected."""
+
+    def __init__(self, reader: ReplyReader) -> None:
+        self._reader = reader
+
+    def stored(self, count: int) -> None:
+        """``count`` times HD."""
+        for _ in range(count):
+            self._require(self._reader.line(), b"HD")
+
+    def block(self, row: NDArray[np.uint8]) -> None:
+        """One value, as long as ``row``, into it."""
+        self._require(self._reader.line(), b"VA %d" % row.nbytes)
+        self._reader.into(row.data)
+        self._reader.expect(b"\r\n")
+
+    def hits(self, count: int) -> int:
+        """``count`` replies HD (there) or EN (not there); how many are HD."""
+        text = self._reader.words(count, 4)
+        hits = text.count(b"HD\r\n")
+        if hits + text.count(b"EN\r\n") != count:
+            raise ConnectionError(f"the server replied {text[:200]!r}")
+        return hits
+
+    def ok(self) -> None:
+        """OK of a classic command."""
+        self._require(self._reader.line(), b"OK")
+
+    @staticmethod
+    def _require(line: bytes, wanted: bytes) -> None:
+        # Behind HD and VA come the flags that were asked for: none.
+        if line.rstrip() != wanted:
+            raise ConnectionError(f"the server replied {line[:200]!r}")
+
+
+class MemcachedStore:
+    """A server with one worker thread for its one client, on one raw socket."""
+
+    name = MEMCACHED
+
+    def __init__(self) -> None:
+        path = find_program("memcached", "install memcached (make bench-peers)")
+        self._server = Server(self.name, lambda folder: [path, *_arguments(folder)])
+        try:
+            self._socket = self._server.connect(str(self._server.folder / "socket"))
+        except BaseException:
+            self._server.close()
+            raise
+        deepen(self._socket)
+        self._replies = MetaReplies(ReplyReader(self._socket))
+
+    def put(self, keys: Keys, rows: NDArray[np.uint8]) -> float:
+        """Pipelined sets, the blocks gathered by the system and not copied here."""
+        start = time.perf_counter()
+        parts: list[bytes | memoryview] = []
+        for key, row in zip(keys, rows, strict=True):
+            parts += [b"ms %b %d\r\n" % (_text(key), row.nbytes), memoryview(row), _CR_LF]
+        send_all(self._socket, parts)
+        self._replies.stored(len(keys))
+        return time.perf_counter() - start
+
+    def get(self, keys: Keys, rows: NDArray[np.uint8]) -> float:
+        """Pipelined gets, each block read from the socket into its row."""
+        start = time.perf_counter()
+        self._socket.sendall(b"".join(b"mg %b v\r\n" % _text(key) for key in keys))
+        for row in rows[: len(keys)]:
+            self._replies.block(row)
+        return time.perf_counter() - start
+
+    def exist(self, keys: Keys) -> tuple[int, float]:
+        """Pipelined gets of no value, which the caller is not charged for writing."""
+        requests = b"".join(b"mg %b\r\n" % _text(key) for key in keys)
+        start = time.perf_counter()
+        self._socket.sendall(requests)
+        hits = self._replies.hits(len(keys))
+        return hits, time.perf_counter() - start
+
+    def clear(self) -> None:
+        """Expire everything."""
+        self._socket.sendall(b"flush_all\r\n")
+        self._replies.ok()
+
+    def pause(self) -> None:
+        """Stop the server."""
+        self._server.pause()
+
+    def resume(self) -> None:
+        """Let it run."""
+        self._server.resume()
+
+    def close(self) -> None:
+        """End client and server."""
+        self._socket.close()
+        self._server.close()
+
+
+def _text(key: bytes) -> bytes:
+    """A key without the blanks and control characters that the protocol cannot carry."""
+    return key.hex().encode()
+
+
+def _arguments(folder: Path) -> list[str]:
+    """Room for whole blocks, and no thread that is not needed."""
+    arguments = ["-s", str(folder / "socket"), "-I", _MAX_ITEM, "-m", _MEMORY_MIB, "-t", "1"]
+    return [*arguments, "-u", "root"]
