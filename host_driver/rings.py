@@ -20,6 +20,20 @@ class CapsuleRing:
         self._memory = device.alloc(depth * MAX_CAPSULE_BYTES)
         self._region: MemoryRegion = device.register(self._memory, AccessFlags.LOCAL_WRITE)
         self._buffers = self._memory.reshape(depth, MAX_CAPSULE_BYTES)
+        slots = np.arange(depth, dtype=np.int64)
+        addrs = self._region.addr + slots * MAX_CAPSULE_BYTES
+        # All but the length of a SEND is known from here on; a post only picks its slots.
+        self._sends = new_records(SEND_WR, depth)
+        self._sends.wr_id = slots
+        self._sends.opcode = WrOpcode.SEND
+        self._sends.send_flags = SendFlags.SIGNALED
+        self._sends.local_addr = addrs
+        self._sends.lkey = self._region.lkey
+        self._receives = new_records(RECV_WR, depth)
+        self._receives.wr_id = slots
+        self._receives.local_addr = addrs
+        self._receives.length = MAX_CAPSULE_BYTES
+        self._receives.lkey = self._region.lkey
 
     def __len__(self) -> int:
         return len(self._buffers)
@@ -30,29 +44,14 @@ class CapsuleRing:
 
     def post_send(self, queue_pair: QueuePair, slots: Sequence[int], lengths: list[int]) -> None:
         """Send the first ``lengths[i]`` bytes of each slot; the slot is the ``wr_id``."""
-        requests = new_records(SEND_WR, len(slots))
-        requests.wr_id = slots
-        requests.opcode = WrOpcode.SEND
-        requests.send_flags = SendFlags.SIGNALED
-        requests.local_addr = self._addrs(slots)
-        requests.length = lengths
-        requests.lkey = self._region.lkey
+        requests = self._sends[np.asarray(slots, np.int64)]
+        requests["length"] = lengths
         queue_pair.post_send(requests)
 
     def post_recv(self, queue_pair: QueuePair, slots: Sequence[int]) -> None:
         """Receive into these slots; the slot is the ``wr_id``."""
-        requests = new_records(RECV_WR, len(slots))
-        requests.wr_id = slots
-        requests.local_addr = self._addrs(slots)
-        requests.length = MAX_CAPSULE_BYTES
-        requests.lkey = self._region.lkey
-        queue_pair.post_recv(requests)
+        queue_pair.post_recv(self._receives[np.asarray(slots, np.int64)])
 
     def close(self) -> None:
         """Deregister; the queue pair is closed first."""
         self._region.close()
-
-    def _addrs(self, slots: Sequence[int]) -> NDArray[np.int64]:
-        offsets = np.asarray(slots, np.int64) * MAX_CAPSULE_BYTES
-        addrs: NDArray[np.int64] = self._region.addr + offsets
-        return addrs

@@ -108,6 +108,8 @@ def adopted_key(root: bytes, engine_hash: bytes) -> bytes:
 def pack_keys(keys: Iterable[bytes]) -> KeyArray:
     """Keys as an (n, 32) array for a capsule; ``ConfigError`` names one of another length."""
     listed = list(keys)
-    for index, key in enumerate(listed):
-        _require_key(f"key {index}", key)
+    # Both sets are made without a step of Python a key; only what is odd is looked at singly.
+    if set(map(type, listed)) != {bytes} or set(map(len, listed)) != {KEY_BYTES}:
+        for index, key in enumerate(listed):
+            _require_key(f"key {index}", key)
     return np.frombuffer(b"".join(listed), np.uint8).reshape(len(listed), KEY_BYTES)
