@@ -95,6 +95,30 @@ def record_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
     return record_at_plain
 
 
+def array_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
+    """A kernel ``(address, count) -> array`` over memory that holds ``count`` of ``dtype``."""
+    size = dtype.itemsize
+    if JIT_ENABLED:
+
+        @kernel
+        def array_at(address: int, count: int) -> Any:
+            return carray(_pointer(address), count, dtype)
+
+        return array_at
+
+    def array_at_plain(address: int, count: int) -> Any:
+        if count <= 0:
+            return np.empty(0, dtype)
+        memory: Any = (ctypes.c_uint8 * (size * int(count))).from_address(int(address))
+        return np.frombuffer(memory, dtype)
+
+    return array_at_plain
+
+
+words_at = array_accessor(np.dtype(np.int64))
+"""64-bit words at an address."""
+
+
 def _isal_crc32_address() -> int | None:
     """ISA-L's CRC-32 inside the ``isal`` wheel, if it is there and right.
 
