@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from host_driver.queue_warmup import compile_queue_kernels
 from kvlane.jit import kernel
 from kvlane.rawmem import copy, crc32
 
@@ -28,7 +29,8 @@ def crc_blocks(
 
 
 def warm_up() -> None:
-    """Compile or load both kernels now, so that no transfer waits for that."""
+    """Compile or load all kernels now, so that neither a transfer nor a NIC waits for that."""
+    compile_queue_kernels()
     nothing = np.zeros(0, np.int64)
     copy_blocks(nothing, nothing, nothing)
     crc_blocks(nothing, nothing, np.zeros(0, np.uint32))

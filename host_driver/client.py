@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from host_driver.buffers import Blocks, Keys
 from host_driver.commands import Operation
 from host_driver.config import DriverConfig
+from host_driver.endings import Endings
 from host_driver.opening import Opening
 from host_driver.results import RetrieveResult, StoreResult
 from host_driver.session import Session
@@ -33,6 +35,8 @@ class Dpu:
 
     def __init__(self, session: Session, root: bytes) -> None:
         self._session = session
+        self._endings: Endings | None = None
+        """Of the loop that called last."""
         self.root_key = root
         """The parent of the first block of every chain, for ``block_chain``."""
 
@@ -58,6 +62,10 @@ class Dpu:
     async def match(self, keys: Keys) -> int:
         """Length in keys of the longest prefix of ``keys`` that is stored."""
         return await self._run(self._session.match(keys))
+
+    async def match_each(self, chains: Sequence[Keys]) -> NDArray[np.int64]:
+        """What ``match`` returns, for each of many chains, which are asked for at once."""
+        return await self._run(self._session.match_each(chains))
 
     async def exist(self, keys: Keys) -> NDArray[np.bool_]:
         """For each key, whether it is stored now; this pins nothing."""
@@ -123,14 +131,11 @@ class Dpu:
 
     async def _run(self, operation: Operation[T]) -> T:
         loop = asyncio.get_running_loop()
+        endings = self._endings
+        if endings is None or endings.loop is not loop:
+            endings = self._endings = Endings(loop)
         ended: asyncio.Future[None] = loop.create_future()
-
-        def tell() -> None:
-            # The loop may be closed by now, when its task was cancelled before.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_resolve, ended)
-
-        operation.when_ended(tell)
+        operation.when_ended(partial(endings.tell, ended))
         self._session.start(operation)
         await ended
         operation.raise_error()
@@ -164,8 +169,3 @@ async def connect(
     except asyncio.CancelledError:
         opening.abandon()
         raise
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -1,25 +1,19 @@
-"""Operations of the API and the commands they are split into, a capsule each."""
+"""Operations of the API, and how they end; what they send are jobs of commands."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from host_driver.jobs import Batch, Job, full_spans
 from host_driver.memory import Region
-from kvlane.capsule import (
-    CommandFlags,
-    CommandStatus,
-    KeyArray,
-    KeyStatus,
-    Opcode,
-    Response,
-)
+from kvlane.capsule import CommandStatus, KeyArray, KeyStatus, Opcode
 from kvlane.errors import (
     CreditError,
     DrainingError,
@@ -28,7 +22,6 @@ from kvlane.errors import (
     SessionNotFoundError,
     TransferError,
 )
-from kvlane.limits import MAX_KEYS_PER_CAPSULE
 
 _REFUSALS: dict[CommandStatus, type[KvlaneError]] = {
     CommandStatus.BAD_SESSION: SessionNotFoundError,
@@ -36,7 +29,8 @@ _REFUSALS: dict[CommandStatus, type[KvlaneError]] = {
     CommandStatus.DRAINING: DrainingError,
     CommandStatus.INTERNAL: TransferError,
 }
-_LAST_KEY_STATUS = max(KeyStatus)
+_ABORTED = int(KeyStatus.ABORTED)
+_OK = int(KeyStatus.OK)
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -48,50 +42,6 @@ def same_error(error: KvlaneError) -> KvlaneError:
     return type(error)(*error.args)
 
 
-def require_known_statuses(statuses: NDArray[np.uint8]) -> None:
-    """``ProtocolError`` when a status is none of ``KeyStatus``."""
-    if len(statuses) and statuses.max() > _LAST_KEY_STATUS:
-        raise ProtocolError(f"the agent answered with key status {statuses.max()}, which is none")
-
-
-@dataclass(slots=True, eq=False)
-class Command:
-    """The keys ``start`` to ``stop`` of an operation: what one capsule carries."""
-
-    operation: Operation[Any]
-    start: int
-    stop: int
-    descriptors: Any = None
-    """``recarray`` of DESCRIPTOR once prepared, for operations that move blocks."""
-    staged_addr: int | None = None
-    """Staging held by this command."""
-
-    @property
-    def keys(self) -> KeyArray:
-        """The keys of this command."""
-        return self.operation.keys[self.start : self.stop]
-
-    @property
-    def span(self) -> slice:
-        """Where this command's results go in those of the operation."""
-        return slice(self.start, self.stop)
-
-    def prepare(self) -> bool:
-        """Make ready for sending; False while there is no staging for it."""
-        return self.operation.prepare(self)
-
-    def complete(self, response: Response) -> Command | None:
-        """Take the response, which matches this command; return a command to send next.
-
-        ``ProtocolError`` when it cannot be an answer; the command has not ended then.
-        """
-        return self.operation.complete(self, response)
-
-    def abort(self, error: KvlaneError) -> None:
-        """End without a response; nothing will touch the command's memory any more."""
-        self.operation.abort(self, error)
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """What every operation is about."""
@@ -101,13 +51,15 @@ class Request:
 
 
 class Operation(Generic[T]):
-    """One call of the API. It ends once, when the last of its commands has ended.
+    """One call of the API. It ends once, when the last of its jobs has ended.
 
-    Commands are driven under the engine's lock; ``ended`` may be read by any thread. What
-    ends a command may be interrupted (Ctrl-C) and is then done again, so it counts once.
+    Jobs are driven under the engine's lock; ``ended`` may be read by any thread. What
+    ends a job may be interrupted (Ctrl-C) and is then done again, so it counts once.
     """
 
     opcode: ClassVar[Opcode]
+    needs_staging = False
+    """True where ``next_job`` depends on the room of the staging."""
 
     def __init__(self, request: Request) -> None:
         self.keys = request.keys
@@ -116,25 +68,26 @@ class Operation(Generic[T]):
         self.ended = False
         self.regions: tuple[Region, ...] = ()
         """Regions that its descriptors name; the agent must know them before."""
-        self._open: set[Command] = set()
+        self._open: set[Job] = set()
         self._callbacks: deque[Callable[[], None]] = deque()
-
-    @property
-    def flags(self) -> CommandFlags:
-        """Options of every command."""
-        return CommandFlags(0)
 
     def result(self) -> T:
         """What the call returns, once it has ended well."""
         raise NotImplementedError
 
-    def commands(self) -> list[Command]:
-        """The commands to submit first; to be called once. Without keys it ends here."""
-        listed = [Command(self, start, stop) for start, stop in self._spans()]
-        self._open.update(listed)
-        if not listed:
-            self.finish()
-        return listed
+    @property
+    def exhausted(self) -> bool:
+        """True when ``next_job`` has none any more."""
+        raise NotImplementedError
+
+    def next_job(self) -> Job | None:
+        """A job to submit now; None while there is no room for it, or when there is no more."""
+        raise NotImplementedError
+
+    @property
+    def open_jobs(self) -> Iterable[Job]:
+        """Jobs that were given out and have not ended."""
+        return self._open
 
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call back at the end, in whichever thread brings it about; before submission only.
@@ -150,8 +103,8 @@ class Operation(Generic[T]):
         """
         if not self.ended:
             self.note(error)
-        for command in list(self._open):
-            self._end(command)
+        for job in list(self._open):
+            self._close(job)
         self.finish()
 
     def note(self, error: KvlaneError) -> None:
@@ -165,52 +118,40 @@ class Operation(Generic[T]):
             self.error.results = self.result()
             raise self.error
 
-    def prepare(self, command: Command) -> bool:  # noqa: ARG002
-        """Make a command ready for sending; False while there is no room for it."""
-        return True
+    def complete(self, job: Job) -> None:
+        """All commands of a job are answered."""
+        if job.refusal:
+            self.note(self._refusal(CommandStatus(job.refusal)))
+        self._close(job)
+        self.finish_if_done()
 
-    def complete(self, command: Command, response: Response) -> Command | None:
-        """Take a response; see ``Command.complete``."""
-        following = None
-        if response.status is CommandStatus.OK:
-            following = self._absorb(command, response)
-        else:
-            self.note(self._refusal(response))
-        if following is not None:
-            self._open.add(following)
-        self._end(command)
-        return following
+    def finish_if_done(self) -> None:
+        """End when no job is open and none is to follow."""
+        if not self._open and self.exhausted:
+            self.finish()
 
-    def abort(self, command: Command, error: KvlaneError) -> None:
-        """End a command without a response."""
-        if command in self._open:
-            self.note(same_error(error))
-        self._end(command)
+    def _opened(self, job: Job) -> Job:
+        self._open.add(job)
+        return job
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, len(self.keys), MAX_KEYS_PER_CAPSULE):
-            yield start, min(start + MAX_KEYS_PER_CAPSULE, len(self.keys))
+    def _settle(self, job: Job) -> None:
+        """Do what is to be done with what came, before the job's memory is given back."""
 
-    def _absorb(self, command: Command, response: Response) -> Command | None:
-        """Check and keep the results; ``ProtocolError`` before anything is changed."""
-        raise NotImplementedError
+    def _release(self, job: Job) -> None:
+        """Give back what the job holds."""
 
-    def _release(self, command: Command) -> None:
-        """Give back what ``prepare`` took."""
+    def _refusal(self, status: CommandStatus) -> KvlaneError:
+        kind = _REFUSALS.get(status, ProtocolError)
+        return kind(f"the agent refused {self.opcode.name} as a whole: {status.name}")
 
-    def _refusal(self, response: Response) -> KvlaneError:
-        kind = _REFUSALS.get(response.status, ProtocolError)
-        return kind(f"the agent refused {self.opcode.name} as a whole: {response.status.name}")
-
-    def _end(self, command: Command) -> None:
+    def _close(self, job: Job) -> None:
         try:
-            self._release(command)
+            self._settle(job)
+            self._release(job)
         except Exception:
             # Worse than memory that is lost to the staging is a caller who waits for ever.
             _logger.exception("what a command held could not be released")
-        self._open.discard(command)
-        if not self._open:
-            self.finish()
+        self._open.discard(job)
 
     def finish(self) -> None:
         """End, with nothing open; for operations whose commands ended as those of others."""
@@ -228,11 +169,22 @@ class StatusOperation(Operation[T]):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
-        self._statuses = np.full(len(self.keys), KeyStatus.ABORTED, np.uint8)
+        self._statuses = np.full(len(self.keys), _ABORTED, np.uint8)
+        self._begun = False
 
-    def _absorb(self, command: Command, response: Response) -> None:
-        require_known_statuses(response.results)
-        self._statuses[command.span] = response.results
+    @property
+    def exhausted(self) -> bool:
+        """True once the one job is out."""
+        return self._begun or not len(self.keys)
+
+    def next_job(self) -> Job | None:
+        """All commands at once."""
+        if self.exhausted:
+            return None
+        batch = Batch(self.keys, full_spans(len(self.keys)), self._statuses)
+        job = self._opened(Job(self.opcode, batch))
+        self._begun = True
+        return job
 
 
 class ExistOperation(StatusOperation[NDArray[np.bool_]]):
@@ -242,7 +194,7 @@ class ExistOperation(StatusOperation[NDArray[np.bool_]]):
 
     def result(self) -> NDArray[np.bool_]:
         """For each key, whether it is stored."""
-        stored: NDArray[np.bool_] = self._statuses == KeyStatus.OK
+        stored: NDArray[np.bool_] = self._statuses == _OK
         return stored
 
 
@@ -254,31 +206,3 @@ class DeleteOperation(StatusOperation[NDArray[np.uint8]]):
     def result(self) -> NDArray[np.uint8]:
         """The statuses."""
         return self._statuses
-
-
-class MatchOperation(Operation[int]):
-    """MATCH: asks for the next capsule of the chain only while all before were stored."""
-
-    opcode = Opcode.MATCH
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self._matched = 0
-
-    def result(self) -> int:
-        """Length of the longest stored prefix, in keys."""
-        return self._matched
-
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        if len(self.keys):
-            yield 0, min(len(self.keys), MAX_KEYS_PER_CAPSULE)
-
-    def _absorb(self, command: Command, response: Response) -> Command | None:
-        asked = command.stop - command.start
-        if response.result > asked:
-            raise ProtocolError(f"the agent matched {response.result} keys of {asked}")
-        self._matched = command.start + response.result
-        if response.result < asked or command.stop == len(self.keys):
-            return None
-        stop = min(command.stop + MAX_KEYS_PER_CAPSULE, len(self.keys))
-        return Command(self, command.stop, stop)

@@ -12,6 +12,7 @@ from kvlane.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 MIN_STAGING_BYTES = 4096
+MAX_SPIN_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,9 @@ class DriverConfig:
     emulated_start_timeout_ms: int = 120_000
     """Time for an agent of a target ``emulated:`` to come up; its very first start on a machine
     compiles kernels."""
+    spin_us: int = 50
+    """How long to look for answers without a pause before sleeping: less latency for more work
+    of the processor. 0 sleeps at once."""
     verify_checksums: bool = False
     """Sum every block (CRC-32) before a store and after a retrieve, and compare with the agent."""
 
@@ -45,6 +49,8 @@ class DriverConfig:
             raise ConfigError(
                 f"staging_bytes must be at least {MIN_STAGING_BYTES}, not {self.staging_bytes}"
             )
+        if not 0 <= self.spin_us <= MAX_SPIN_US:
+            raise ConfigError(f"spin_us must be 0 to {MAX_SPIN_US}, not {self.spin_us}")
         for name in ("operation_timeout_ms", "control_timeout_ms", "emulated_start_timeout_ms"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")

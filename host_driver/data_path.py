@@ -46,6 +46,7 @@ class DataPath:
         """Connect with the agent's queue pair and make the queue of commands over it."""
         self._queue_pair.connect(remote)
         self._queue = CommandQueue(
+            self.device,
             self._queue_pair,
             self._completion_queue,
             self._send_ring,

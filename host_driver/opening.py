@@ -146,4 +146,4 @@ def _start_engine(path: DataPath, opened: ControlSession, config: DriverConfig) 
     if depth < 1:
         raise ProtocolError("the agent granted no command in flight")
     queue = path.connect(opened.endpoint, Peer(opened.session_id, opened.boot_id), depth)
-    return Engine(path.device, queue, time.monotonic_ns)
+    return Engine(path.device, queue, time.monotonic_ns, config.spin_us)

@@ -1,8 +1,10 @@
 """Commands in flight over one queue pair: credits, ids, deadlines, and one end for each.
 
-No thread, no clock: whoever drives it calls ``pump`` with the time. A command holds a
-slot (its send buffer and its credit) until its response has come and its SEND has
-completed, because a lost acknowledgement makes the NIC read the buffer again.
+No thread, no clock: whoever drives it calls ``pump`` with the time, or ``run``. A command
+holds a slot (its send buffer and its credit) until its response has come and its SEND has
+completed, because a lost acknowledgement makes the NIC read the buffer again. All of that
+is done by kernels on records, a job of many commands at a time; here is who gets them, and
+what is due when time is up or the connection breaks.
 """
 
 from __future__ import annotations
@@ -12,24 +14,27 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from host_driver.commands import Command, Operation, same_error
+import numpy as np
+
+from host_driver import _queue_kernels as kernels
+from host_driver.commands import Operation, same_error
+from host_driver.connection_errors import Fault, error_of
+from host_driver.jobs import Job
+from host_driver.queue_records import FREE_SLOT, QUEUE, SLOT, Failure, Left
 from host_driver.rings import CapsuleRing
-from kvlane.capsule import CommandStatus, Opcode, Response, emit_command, parse_response
-from kvlane.errors import (
-    DeadlineError,
-    KvlaneError,
-    ProtocolError,
-    TransferError,
-    VerbsError,
-)
-from kvlane.verbs.enums import QpState, WcOpcode, WcStatus
-from kvlane.verbs.protocols import CompletionQueue, QueuePair
-from kvlane.verbs.records import WC, RecordArray, new_records
+from kvlane._clock_kernels import SCRATCH_WORDS
+from kvlane.errors import DeadlineError, KvlaneError, TransferError, VerbsError
+from kvlane.verbs.enums import QpState
+from kvlane.verbs.protocols import CompletionQueue, Device, QueuePair
+from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
 
 LOOK_INTERVAL_NS = 5_000_000
 """How often deadlines and the queue pair's state are looked at, and so how late they are seen."""
 
-_ID_MASK = 0xFFFFFFFF
+_FIELDS = QUEUE.names or ()
+_IN_FLIGHT, _WAITING = _FIELDS.index("in_flight"), _FIELDS.index("waiting_head")
+_FINISHED, _FAILURE = _FIELDS.index("finished_head"), _FIELDS.index("failure")
+_LEFT = tuple(Left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +45,15 @@ class Peer:
     boot_id: bytes
 
 
-@dataclass(slots=True)
-class _Slot:
-    """A credit in use."""
-
-    command_id: int
-    command: Command | None
-    """None once the response has come."""
-    sent: bool = False
-    """True once the SEND has completed."""
-
-
 class CommandQueue:
-    """Sends commands in the order of submission, ``depth`` at a time at most."""
+    """Sends commands in the order of submission, ``depth`` at a time at most.
+
+    Those that need staging are submitted as it has room for them, in order among themselves.
+    """
 
     def __init__(
         self,
+        device: Device,
         queue_pair: QueuePair,
         completion_queue: CompletionQueue,
         send_ring: CapsuleRing,
@@ -63,34 +61,42 @@ class CommandQueue:
         peer: Peer,
         depth: int,
     ) -> None:
+        self._device = device
+        self._calls = device.calls
         self._queue_pair = queue_pair
-        self._completion_queue = completion_queue
-        self._send_ring = send_ring
         self._receive_ring = receive_ring
+        self._send_ring = send_ring
         self._peer = peer
         self._operations: dict[Operation[Any], None] = {}
         """Submitted and not ended, in order: whatever happens, these are owed an end."""
-        self._waiting: deque[Command] = deque()
-        self._slots: dict[int, _Slot] = {}
-        self._slot_of_id: dict[int, int] = {}
-        self._free_slots = list(range(depth))
-        self._last_id = 0
+        self._line: deque[Operation[Any]] = deque()
+        """Those that wait for staging."""
+        self._jobs: dict[int, tuple[Operation[Any], Job]] = {}
+        """By the address of their records: those that the kernels know."""
         self._next_look_ns = 0
-        self._completions = new_records(WC, 2 * depth)
         self._failure: KvlaneError | None = None
         self._closed = False
         """The queue pair is closed."""
+        self._memory: dict[str, Any] = {}
+        """What the record names."""
+        self._record = new_records(QUEUE, 1)
+        self._queue = self._record[0]
+        self._words = memoryview(self._record.view(np.int64))
+        """The same record: reading its fields by name is slow."""
+        self._address = int(self._record.ctypes.data)
+        self._fill(completion_queue, depth)
         receive_ring.post_recv(queue_pair, range(len(receive_ring)))
 
     @property
     def in_flight(self) -> int:
         """Credits in use."""
-        return len(self._slots)
+        return self._words[_IN_FLIGHT]
 
     @property
     def idle(self) -> bool:
         """True when no command is in flight or waiting."""
-        return not self._slots and not self._waiting
+        words = self._words
+        return not (words[_IN_FLIGHT] or words[_WAITING] or self._line)
 
     @property
     def failure(self) -> KvlaneError | None:
@@ -103,20 +109,47 @@ class CommandQueue:
             operation.give_up(same_error(self._failure))
             return
         self._operations[operation] = None
-        self._waiting.extend(operation.commands())
-        self._forget_if_ended(operation)
+        self._feed(operation)
+        self._end_if_done(operation)
 
     def pump(self, now_ns: int) -> bool:
         """Take completions, end what is overdue, send what may be sent; True if any was."""
         if self._failure is not None:
             return False
-        worked = self._take_completions()
+        with self._device.hold():
+            worked = kernels.pump(self._address, self._calls)
+        return self.settle(now_ns) or worked > 0
+
+    def run(self, spin_ns: int, limit_ns: int, *, may_sleep: bool, wake_fd: int) -> Left:
+        """Drive the device and this queue in compiled code; ``settle`` is to follow.
+
+        It comes back when a job has finished, ``interrupt`` was called, or time is up.
+        """
+        with self._device.hold():
+            left = kernels.run_until(
+                self._address, self._calls, spin_ns, limit_ns, may_sleep, wake_fd
+            )
+        return _LEFT[left]
+
+    def interrupt(self) -> None:
+        """Have ``run`` come back soon. Any thread may call."""
+        self._interrupt[0] = 1
+
+    def clear_interrupt(self) -> None:
+        """Let ``run`` stay again."""
+        self._interrupt[0] = 0
+
+    def settle(self, now_ns: int) -> bool:
+        """End what has finished, fails or is overdue; True if there was any."""
+        worked = self._take_finished()
+        if self._words[_FAILURE]:
+            self.fail(self._why_failed())
         if self._failure is None and now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + LOOK_INTERVAL_NS
             self._expire(now_ns)
             if self._queue_pair.state is QpState.ERR:
                 self.fail(TransferError("the queue pair to the agent broke; connect anew"))
-        return self._send_waiting() or worked
+        return worked
 
     def fail(self, error: KvlaneError) -> None:
         """Give the connection up. Every operation ends with ``error``, after its last write.
@@ -133,149 +166,125 @@ class CommandQueue:
         for operation in list(self._operations):
             operation.give_up(same_error(self._failure))
             del self._operations[operation]
-        self._slots.clear()
-        self._slot_of_id.clear()
-        self._waiting.clear()
+        self._forget_jobs()
 
-    def _forget_if_ended(self, operation: Operation[Any]) -> None:
+    # Jobs
+
+    def _feed(self, operation: Operation[Any]) -> None:
+        """Submit what there is of an operation."""
+        if self._line and operation is not self._line[0] and operation.needs_staging:
+            self._line.append(operation)
+            return
+        while (job := operation.next_job()) is not None:
+            self._jobs[job.address] = (operation, job)
+            kernels.enqueue(self._address, job.address)
+        if operation.needs_staging and not operation.exhausted and operation not in self._line:
+            self._line.append(operation)
+
+    def _feed_line(self) -> None:
+        while self._line:
+            operation = self._line[0]
+            if not operation.ended:
+                self._feed(operation)
+                if not operation.exhausted:
+                    return
+            self._line.popleft()
+
+    def _forget_jobs(self) -> None:
+        """First in the records, which must name no memory that is gone."""
+        for word in (_IN_FLIGHT, _WAITING, _FINISHED):
+            self._words[word] = 0
+        slots = self._memory["slots"]
+        slots.job, slots.command_id = 0, FREE_SLOT
+        self._jobs.clear()
+        self._line.clear()
+
+    def _take_finished(self) -> bool:
+        worked = False
+        while address := self._words[_FINISHED]:
+            worked = True
+            operation, job = self._jobs[address]
+            operation.complete(job)
+            kernels.forget_finished(self._address)
+            del self._jobs[address]
+            if not operation.ended and not operation.needs_staging:
+                self._feed(operation)
+            self._end_if_done(operation)
+        if worked:
+            self._feed_line()
+        return worked
+
+    def _end_if_done(self, operation: Operation[Any]) -> None:
+        if not operation.ended:
+            operation.finish_if_done()
         if operation.ended:
             self._operations.pop(operation, None)
 
-    # Completions
-
-    def _take_completions(self) -> bool:
-        count = self._completion_queue.poll(self._completions)
-        received: list[int] = []
-        for completion in self._completions[:count]:
-            if completion.status != WcStatus.SUCCESS:
-                self.fail(TransferError(_describe(completion)))
-            elif completion.opcode == WcOpcode.RECV:
-                slot = int(completion.wr_id)
-                self._take_response(slot, int(completion.byte_len))
-                received.append(slot)
-            else:
-                self._take_sent(int(completion.wr_id))
-            if self._failure is not None:
-                return True
-        if received:
-            self._receive_ring.post_recv(self._queue_pair, received)
-        return count > 0
-
-    def _take_sent(self, index: int) -> None:
-        slot = self._slots[index]
-        slot.sent = True
-        self._retire(index, slot)
-
-    def _take_response(self, receive_slot: int, length: int) -> None:
-        try:
-            response = parse_response(self._receive_ring[receive_slot][:length])
-            index = self._require_expected(response)
-            slot = self._slots[index]
-            assert slot.command is not None  # the id is forgotten with the command
-            operation = slot.command.operation
-            following = slot.command.complete(response)
-        except ProtocolError as error:
-            self.fail(ProtocolError(f"{error}; the connection was given up, connect anew"))
-            return
-        slot.command = None
-        del self._slot_of_id[slot.command_id]
-        self._retire(index, slot)
-        if following is not None:
-            self._waiting.append(following)
-        self._forget_if_ended(operation)
-
-    def _require_expected(self, response: Response) -> int:
-        """The slot that a response answers; ``ProtocolError`` unless it can be its answer."""
-        if response.boot_id != self._peer.boot_id or response.session != self._peer.session_id:
-            raise ProtocolError(
-                f"a response of session {response.session}, boot {response.boot_id.hex()} came "
-                f"to session {self._peer.session_id}, boot {self._peer.boot_id.hex()}"
-            )
-        index = self._slot_of_id.get(response.command_id)
-        if index is None:
-            raise ProtocolError(f"a response came to command {response.command_id}, not in flight")
-        command = self._slots[index].command
-        assert command is not None
-        if response.opcode != command.operation.opcode:
-            raise ProtocolError(
-                f"command {response.command_id} was 0x{command.operation.opcode:02x}, "
-                f"its response says 0x{response.opcode:02x}"
-            )
-        wanted = 0 if response.opcode == Opcode.MATCH else len(command.keys)
-        if response.status is CommandStatus.OK and len(response.results) != wanted:
-            raise ProtocolError(f"{len(response.results)} results came, {wanted} were due")
-        return index
-
-    def _retire(self, index: int, slot: _Slot) -> None:
-        if slot.sent and slot.command is None:
-            del self._slots[index]
-            self._free_slots.append(index)
+    def _why_failed(self) -> KvlaneError:
+        queue = self._queue
+        fault = Fault(
+            Failure(int(queue.failure)),
+            int(queue.fault_came),
+            int(queue.fault_wanted),
+            self._receive_ring[int(queue.fault_slot)][: int(queue.fault_length)],
+        )
+        if fault.failure in (Failure.NIC, Failure.POST):
+            cause = self._device.take_fault()
+            if cause is not None and not isinstance(cause, Exception):
+                self.fail(TransferError("a call was interrupted in the middle of work"))
+                raise cause
+            return error_of(fault, self._peer, cause)
+        return error_of(fault, self._peer)
 
     # Deadlines
 
     def _expire(self, now_ns: int) -> None:
-        sent = [slot.command for slot in self._slots.values() if slot.command]
-        overdue = [command for command in sent if command.operation.deadline_ns <= now_ns]
-        if overdue:
+        overdue = [made for made in self._operations if made.deadline_ns <= now_ns]
+        sent = [made for made in overdue if any(job.in_flight for job in made.open_jobs)]
+        if sent:
             # The agent may still write to their memory, and only closing prevents that.
-            self._give_up_on(overdue)
+            self._give_up_on(sent)
             return
-        for command in [c for c in self._waiting if c.operation.deadline_ns <= now_ns]:
-            self._waiting.remove(command)
-            name = command.operation.opcode.name
-            command.abort(DeadlineError(f"{name} got no credit in time; it was not sent"))
-            self._forget_if_ended(command.operation)
+        for operation in overdue:
+            for job in list(operation.open_jobs):
+                kernels.withdraw(self._address, job.address)
+                self._jobs.pop(job.address, None)
+            name = operation.opcode.name
+            operation.give_up(DeadlineError(f"{name} got no credit in time; it was not sent"))
+            self._end_if_done(operation)
+        if overdue:
+            self._feed_line()
 
-    def _give_up_on(self, overdue: list[Command]) -> None:
-        name = overdue[0].operation.opcode.name
+    def _give_up_on(self, overdue: list[Operation[Any]]) -> None:
+        name = overdue[0].opcode.name
         late = DeadlineError(f"{name} did not end in time; the connection was given up")
-        for command in overdue:
-            command.operation.note(same_error(late))
+        for operation in overdue:
+            operation.note(same_error(late))
         self.fail(TransferError(f"the connection was given up: a {name} did not end in time"))
 
-    # Sending
+    # The record
 
-    def _send_waiting(self) -> bool:
-        slots: list[int] = []
-        lengths: list[int] = []
-        while self._failure is None and self._waiting and self._free_slots:
-            command = self._waiting[0]
-            if not command.prepare():
-                break
-            slot = self._free_slots.pop()
-            slots.append(slot)
-            lengths.append(self._emit(slot, command))
-            self._waiting.popleft()
-        if slots:
-            self._post(slots, lengths)
-        return bool(slots)
-
-    def _post(self, slots: list[int], lengths: list[int]) -> None:
-        try:
-            self._send_ring.post_send(self._queue_pair, slots, lengths)
-        except VerbsError as error:
-            self.fail(TransferError(f"the NIC takes no commands ({error}); connect anew"))
-
-    def _emit(self, slot: int, command: Command) -> int:
-        self._last_id = (self._last_id + 1) & _ID_MASK
-        command_id = self._last_id
-        self._slots[slot] = _Slot(command_id, command)
-        self._slot_of_id[command_id] = slot
-        operation = command.operation
-        return emit_command(
-            self._send_ring[slot],
-            opcode=operation.opcode,
-            command_id=command_id,
-            session=self._peer.session_id,
-            keys=command.keys,
-            descriptors=command.descriptors,
-            flags=operation.flags,
-        )
-
-
-def _describe(completion: RecordArray) -> str:
-    try:
-        status = WcStatus(int(completion.status)).name
-    except ValueError:
-        status = str(int(completion.status))
-    return f"the data path to the agent failed ({status}); connect anew"
+    def _fill(self, completion_queue: CompletionQueue, depth: int) -> None:
+        queue, receives = self._queue, len(self._receive_ring)
+        slots = new_records(SLOT, depth)
+        slots.command_id = FREE_SLOT
+        self._interrupt = np.zeros(1, np.int64)
+        self._memory = {
+            "slots": slots,
+            "free": np.arange(depth, dtype=np.int64),
+            "outgoing": new_records(SEND_WR, depth),
+            "incoming": new_records(RECV_WR, depth + receives),
+            "completions": new_records(WC, depth + receives),
+            "clock": np.zeros(SCRATCH_WORDS, np.int64),
+            "interrupt": self._interrupt,
+            "sends": self._send_ring.sends,
+            "receives": self._receive_ring.receives,
+        }
+        for name, memory in self._memory.items():
+            queue[name] = memory.ctypes.data
+        queue.cq, queue.qp = completion_queue.handle, self._queue_pair.handle
+        session = self._peer.session_id.to_bytes(8, "little") + self._peer.boot_id
+        queue.session, queue.boot_low, queue.boot_high = np.frombuffer(session, "<i8")
+        queue.depth = queue.free_count = depth
+        queue.receive_depth = receives
+        queue.send_memory, queue.receive_memory = self._send_ring.addr, self._receive_ring.addr

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kvlane.limits import MAX_CAPSULE_BYTES
 from kvlane.verbs.enums import AccessFlags, SendFlags, WrOpcode
 from kvlane.verbs.protocols import Device, MemoryRegion, QueuePair
-from kvlane.verbs.records import RECV_WR, SEND_WR, new_records
+from kvlane.verbs.records import RECV_WR, SEND_WR, RecordArray, new_records
 
 
 class CapsuleRing:
@@ -34,6 +34,21 @@ class CapsuleRing:
         self._receives.local_addr = addrs
         self._receives.length = MAX_CAPSULE_BYTES
         self._receives.lkey = self._region.lkey
+
+    @property
+    def addr(self) -> int:
+        """Of the first buffer."""
+        return self._region.addr
+
+    @property
+    def sends(self) -> RecordArray:
+        """A SEND_WR for each slot, which is the ``wr_id``; only the length is to be set."""
+        return self._sends
+
+    @property
+    def receives(self) -> RecordArray:
+        """A RECV_WR for each slot, which is the ``wr_id``."""
+        return self._receives
 
     def __len__(self) -> int:
         return len(self._buffers)

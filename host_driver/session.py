@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -18,7 +18,6 @@ from host_driver.buffers import BlockList, Blocks, Keys, block_list, key_array
 from host_driver.commands import (
     DeleteOperation,
     ExistOperation,
-    MatchOperation,
     Operation,
     Request,
     same_error,
@@ -27,6 +26,7 @@ from host_driver.config import DriverConfig
 from host_driver.control import ControlClient, ControlSession
 from host_driver.data_path import DataPath
 from host_driver.engine import Engine
+from host_driver.matching import MatchEachOperation, MatchOperation
 from host_driver.oversized import OversizedTransfers
 from host_driver.registrations import Registrations
 from host_driver.results import RetrieveResult, StoreResult
@@ -105,6 +105,12 @@ class Session:
         """A MATCH of a key chain."""
         return MatchOperation(self._request(keys))
 
+    def match_each(self, chains: Sequence[Keys]) -> Operation[NDArray[np.int64]]:
+        """A MATCH of each of many key chains."""
+        self.require_open()
+        listed = [key_array(chain) for chain in chains]
+        return MatchEachOperation(listed, self._deadline_ns())
+
     def exist(self, keys: Keys) -> Operation[NDArray[np.bool_]]:
         """An EXIST of each key."""
         return ExistOperation(self._request(keys))
@@ -176,8 +182,10 @@ class Session:
 
     def _request(self, keys: Keys) -> Request:
         self.require_open()
-        timeout_ns = self._config.operation_timeout_ms * 1_000_000
-        return Request(key_array(keys), time.monotonic_ns() + timeout_ns)
+        return Request(key_array(keys), self._deadline_ns())
+
+    def _deadline_ns(self) -> int:
+        return time.monotonic_ns() + self._config.operation_timeout_ms * 1_000_000
 
     def _require_lengths(self, blocks: BlockList, name: str, right: NDArray[np.bool_]) -> None:
         """``ConfigError`` about the first block that is not right for the namespace."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -43,6 +44,10 @@ class SyncDpu:
     def match(self, keys: Keys) -> int:
         """Length in keys of the longest prefix of ``keys`` that is stored."""
         return self._run(self._session.match(keys))
+
+    def match_each(self, chains: Sequence[Keys]) -> NDArray[np.int64]:
+        """What ``match`` returns, for each of many chains, which are asked for at once."""
+        return self._run(self._session.match_each(chains))
 
     def exist(self, keys: Keys) -> NDArray[np.bool_]:
         """For each key, whether it is stored now; this pins nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,11 +10,11 @@ from numpy.typing import NDArray
 
 from host_driver.block_kernels import copy_blocks, crc_blocks
 from host_driver.buffers import BlockList
-from host_driver.commands import Command, Operation, Request, require_known_statuses
+from host_driver.commands import Operation, Request
+from host_driver.jobs import Batch, Job, Moves, full_spans
 from host_driver.results import RetrieveResult, StoreResult
 from host_driver.staging import ALIGNMENT_BYTES, Staging
-from kvlane.capsule import DESCRIPTOR, KEY_RESULT, CommandFlags, KeyStatus, Opcode, Response
-from kvlane.errors import ProtocolError
+from kvlane.capsule import KEY_RESULT, CommandFlags, KeyStatus, Opcode
 from kvlane.limits import MAX_KEYS_PER_CAPSULE
 from kvlane.verbs.records import RecordArray, new_records
 
@@ -67,6 +66,12 @@ class Transfer(Operation[T]):
         room[self._rkeys >= 0] = 0
         self._room_before = np.concatenate(([0], np.cumsum(room)))
         """Staging that the keys before key i need, in bytes."""
+        self.needs_staging = bool(self._room_before[-1])
+        self._next_key = 0
+        """The first that is in no job."""
+        self._spans_of: dict[Job, slice] = {}
+        self._addrs_of: dict[Job, NDArray[np.int64]] = {}
+        """Of the jobs that use staging: where their blocks are for the agent."""
 
     def part(self, span: slice, rkeys: NDArray[np.int64]) -> Transfer[T]:
         """Some of the keys, under other remote keys; its results are a part of these."""
@@ -77,46 +82,90 @@ class Transfer(Operation[T]):
             results=self._results[span],
         )
 
-    def prepare(self, command: Command) -> bool:
-        """Take staging where it is needed, and write the descriptors."""
-        before = self._room_before[command.start : command.stop + 1]
+    @property
+    def exhausted(self) -> bool:
+        """True when every key has been given out."""
+        return self._next_key == len(self.keys)
+
+    def next_job(self) -> Job | None:
+        """All of it where every block has a remote key, else what the staging has room for."""
+        if self.exhausted:
+            return None
+        return self._piece() if self.needs_staging else self._whole()
+
+    def _whole(self) -> Job:
+        count = len(self.keys)
+        addrs, lengths = self._blocks.addrs, self._blocks.lengths
+        moves = Moves(addrs, self._rkeys, lengths, self._sums(addrs, lengths))
+        batch = Batch(self.keys, full_spans(count), self._results)
+        job = self._opened(Job(self.opcode, batch, moves, self._flags))
+        self._spans_of[job] = slice(0, count)
+        self._next_key = count
+        return job
+
+    def _piece(self) -> Job | None:
+        """The next command, with its staging; None while there is no room."""
+        span = self._next_span()
+        before = self._room_before[span.start : span.stop + 1]
         room = int(before[-1] - before[0])
-        addrs = self._blocks.addrs[command.span].copy()
-        rkeys = self._rkeys[command.span].copy()
-        if room:
-            command.staged_addr = self._staging.allocate(room)
-            if command.staged_addr is None:
-                return False
+        rkeys = self._rkeys[span].copy()
+        addrs = self._blocks.addrs[span].copy()
+        lengths = np.ascontiguousarray(self._blocks.lengths[span])
+        staged_addr = self._staging.allocate(room) if room else None
+        if staged_addr is not None:
             staged = rkeys < 0
-            addrs[staged] = command.staged_addr + (before[:-1] - before[0])[staged]
+            addrs[staged] = staged_addr + (before[:-1] - before[0])[staged]
             rkeys[staged] = self._staging.region.rkey
-        command.descriptors = new_records(DESCRIPTOR, len(addrs))
-        command.descriptors.addr = addrs
-        command.descriptors.rkey = rkeys
-        command.descriptors.length = self._blocks.lengths[command.span]
-        self._fill(command, addrs)
-        return True
+            self._fill(addrs[staged], self._blocks.addrs[span][staged], lengths[staged])
+        elif room:
+            return None
+        batch = Batch(self.keys[span], full_spans(len(addrs)), self._results[span])
+        moves = Moves(addrs, rkeys, lengths, self._sums(addrs, lengths))
+        job = self._opened(Job(self.opcode, batch, moves, self._flags))
+        job.staged_addr = staged_addr
+        self._spans_of[job] = span
+        self._addrs_of[job] = addrs
+        self._next_key = span.stop
+        return job
 
-    def _fill(self, command: Command, addrs: NDArray[np.int64]) -> None:
-        """Put at ``addrs``, in the descriptors, what the agent will read."""
+    @property
+    def _flags(self) -> CommandFlags:
+        """Options of every command."""
+        return CommandFlags(0)
 
-    def _staged(self, command: Command) -> NDArray[np.bool_]:
-        staged: NDArray[np.bool_] = self._rkeys[command.span] < 0
-        return staged
+    def _sums(
+        self,
+        addrs: NDArray[np.int64],  # noqa: ARG002
+        lengths: NDArray[np.int64],  # noqa: ARG002
+    ) -> NDArray[np.uint32] | None:
+        """Checksums that go with the command."""
+        return None
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        """As many keys a capsule as it holds and as take a fair part of the staging."""
-        limit = self._staging.capacity_bytes // STAGING_PIECES
-        start = 0
-        while start < len(self.keys):
-            end_of_room = self._room_before[start] + limit
-            fits = int(np.searchsorted(self._room_before, end_of_room, side="right")) - 1
-            stop = min(max(fits, start + 1), start + MAX_KEYS_PER_CAPSULE, len(self.keys))
-            yield start, stop
-            start = stop
+    def _fill(
+        self,
+        staged: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        """Put into the staging what the agent will read."""
 
-    def _release(self, command: Command) -> None:
-        addr, command.staged_addr = command.staged_addr, None
+    def _next_span(self) -> slice:
+        """As many keys as a capsule holds and as take a fair part of the staging."""
+        start = self._next_key
+        end_of_room = self._room_before[start] + self._staging.capacity_bytes // STAGING_PIECES
+        fits = int(np.searchsorted(self._room_before, end_of_room, side="right")) - 1
+        return slice(start, min(max(fits, start + 1), start + MAX_KEYS_PER_CAPSULE, len(self.keys)))
+
+    def _settle(self, job: Job) -> None:
+        span = self._spans_of.pop(job, None)
+        if span is not None:
+            self._take(span, self._addrs_of.pop(job, None))
+
+    def _take(self, span: slice, staged_at: NDArray[np.int64] | None) -> None:
+        """Take over what the agent wrote."""
+
+    def _release(self, job: Job) -> None:
+        addr, job.staged_addr = job.staged_addr, None
         if addr is not None:
             self._staging.release(addr)
 
@@ -127,7 +176,7 @@ class StoreOperation(Transfer[StoreResult]):
     opcode = Opcode.STORE
 
     @property
-    def flags(self) -> CommandFlags:
+    def _flags(self) -> CommandFlags:
         """CHECKSUM where the agent is to compare."""
         return CommandFlags.CHECKSUM if self._checksums else CommandFlags(0)
 
@@ -135,20 +184,22 @@ class StoreOperation(Transfer[StoreResult]):
         """How it ended, key by key."""
         return StoreResult(self._results.status.copy())
 
-    def _fill(self, command: Command, addrs: NDArray[np.int64]) -> None:
-        lengths = self._blocks.lengths[command.span]
-        staged = self._staged(command)
-        if staged.any():
-            sources = self._blocks.addrs[command.span]
-            copy_blocks(addrs[staged], sources[staged], lengths[staged])
-        if self._checksums:
-            sums = np.zeros(len(addrs), np.uint32)
-            crc_blocks(addrs, lengths, sums)
-            command.descriptors.checksum = sums
+    def _sums(
+        self, addrs: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> NDArray[np.uint32] | None:
+        if not self._checksums:
+            return None
+        sums = np.zeros(len(addrs), np.uint32)
+        crc_blocks(addrs, lengths, sums)
+        return sums
 
-    def _absorb(self, command: Command, response: Response) -> None:
-        require_known_statuses(response.results.status)
-        self._results[command.span] = response.results
+    def _fill(
+        self,
+        staged: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        copy_blocks(staged, sources, lengths)
 
 
 class RetrieveOperation(Transfer[RetrieveResult]):
@@ -161,24 +212,18 @@ class RetrieveOperation(Transfer[RetrieveResult]):
         results = self._results
         return RetrieveResult(results.status.copy(), results.length.copy(), results.checksum.copy())
 
-    def _absorb(self, command: Command, response: Response) -> None:
-        require_known_statuses(response.results.status)
-        results = response.results.copy()
+    def _take(self, span: slice, staged_at: NDArray[np.int64] | None) -> None:
+        if staged_at is None and not self._checksums:
+            return
+        results = self._results[span]
         came = results.status == KeyStatus.OK
         lengths = results.length.astype(np.int64)
-        too_long = came & (lengths > self._blocks.lengths[command.span])
-        if too_long.any():
-            raise ProtocolError(
-                f"the agent says that it wrote {lengths[too_long][0]} bytes into a shorter buffer"
-            )
-        targets = self._blocks.addrs[command.span]
-        copied = came & self._staged(command)
-        if copied.any():
-            sources = command.descriptors.addr.astype(np.int64)
-            copy_blocks(targets[copied], sources[copied], lengths[copied])
+        targets = self._blocks.addrs[span]
+        if staged_at is not None:
+            copied = came & (self._rkeys[span] < 0)
+            copy_blocks(targets[copied], staged_at[copied], lengths[copied])
         if self._checksums:
             self._compare(results, came, targets, lengths)
-        self._results[command.span] = results
 
     def _compare(
         self,

@@ -86,11 +86,14 @@ async def test_more_keys_than_a_capsule_holds(dpu: Dpu) -> None:
     assert (await dpu.store(keys, blocks)).ok.all()
     assert await dpu.match(keys) == count
     assert await dpu.match(keys[:1100]) == 1100
+    chains = [keys, keys[:1100], keys[:0], keys[5:]]
+    assert (await dpu.match_each(chains)).tolist() == [count, 1100, 0, count - 5]
     into = np.zeros_like(blocks)
     assert (await dpu.retrieve(keys, into)).ok.all()
     assert np.array_equal(into, blocks)
     await dpu.delete(keys[1200:1201])
     assert await dpu.match(keys) == 1200
+    assert (await dpu.match_each([keys, keys[:7]])).tolist() == [1200, 7]
     assert (~await dpu.exist(keys)).nonzero()[0].tolist() == [1200]
 
 

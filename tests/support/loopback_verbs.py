@@ -38,6 +38,7 @@ _REMOTE_ACCESS = {
 }
 
 _FIRST_QP_NUM = 16
+_OPCODE = (WC.names or ()).index("opcode")
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class LoopbackCq:
         self.depth = depth
         self.handle = device.methods.add_cq(self)
         self._entries: deque[tuple[LoopbackQp, tuple[int, ...], int]] = deque()
+        self.hold_sends = False
+        """Keep the completions of SENDs back, as lost acknowledgements do."""
 
     def push(self, qp: LoopbackQp, entry: tuple[int, ...], retired: int) -> None:
         """Add a completion that, once polled, frees ``retired`` send queue entries."""
@@ -118,15 +121,19 @@ class LoopbackCq:
 
     def poll(self, out: RecordArray) -> int:
         with self._device.fabric.lock:
-            count = min(len(out), len(self._entries))
-            for index in range(count):
-                qp, entry, retired = self._entries.popleft()
+            held = [entry for entry in self._entries if self._is_held(entry[1])]
+            ready = [entry for entry in self._entries if not self._is_held(entry[1])]
+            for index, (qp, entry, retired) in enumerate(ready[: len(out)]):
                 out[index] = np.array(entry, WC)
                 qp.retire(retired)
-            return count
+            self._entries = deque(held + ready[len(out) :])
+            return min(len(ready), len(out))
 
     def close(self) -> None:
         self._entries.clear()
+
+    def _is_held(self, entry: tuple[int, ...]) -> bool:
+        return self.hold_sends and entry[_OPCODE] == WcOpcode.SEND
 
 
 class LoopbackQp:

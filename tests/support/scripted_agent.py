@@ -24,7 +24,7 @@ from kvlane.capsule import (
 from kvlane.verbs.enums import WcOpcode, WcStatus
 from kvlane.verbs.protocols import QpOptions
 from kvlane.verbs.records import WC, RecordArray, new_records
-from tests.support.loopback_verbs import LoopbackCq, LoopbackFabric, connect
+from tests.support.loopback_verbs import LoopbackFabric, connect
 
 SESSION = 5
 BOOT_ID = bytes(range(16))
@@ -57,30 +57,6 @@ class Forgery:
     opcode: int | None = None
     boot_id: bytes = BOOT_ID
     session: int = SESSION
-
-
-class LateSends:
-    """A completion queue that can keep the completions of SENDs back, as lost ACKs do."""
-
-    def __init__(self, inner: LoopbackCq) -> None:
-        self._inner = inner
-        self._late: list[Any] = []
-        self.hold = False
-
-    def poll(self, out: RecordArray) -> int:
-        fresh = new_records(WC, len(out))
-        entries = list(fresh[: self._inner.poll(fresh)].copy())
-        if self.hold:
-            self._late += [entry for entry in entries if entry["opcode"] == WcOpcode.SEND]
-            entries = [entry for entry in entries if entry["opcode"] != WcOpcode.SEND]
-        else:
-            entries, self._late = self._late + entries, []
-        for index, entry in enumerate(entries):
-            out[index] = entry
-        return len(entries)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class ScriptedAgent:
@@ -165,12 +141,13 @@ class Rig:
         self.agent = ScriptedAgent(self.fabric)
         self.now_ns = 0
         cq = self.device.create_cq(2 * depth)
-        self.completions = LateSends(cq)
+        self.completions = cq
         self.qp = self.device.create_qp(cq, QpOptions(max_send_wr=depth, max_recv_wr=depth))
         connect([self.qp, self.agent.qp])
         memory = self.device.alloc(staging)
         self.staging = Staging(Region(self.device.register(memory, REMOTE_ACCESS), memory))
         self.queue = CommandQueue(
+            self.device,
             self.qp,
             self.completions,
             CapsuleRing(self.device, depth),

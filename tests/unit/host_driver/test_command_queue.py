@@ -14,10 +14,10 @@ import pytest
 from host_driver.commands import (
     DeleteOperation,
     ExistOperation,
-    MatchOperation,
     Operation,
     Request,
 )
+from host_driver.matching import MatchOperation
 from kvlane.capsule import CommandStatus, KeyArray, KeyStatus, Opcode
 from kvlane.errors import (
     CreditError,
@@ -380,7 +380,7 @@ def test_a_failed_queue_refuses_at_once(rig: Rig) -> None:
 def test_a_credit_is_kept_until_its_send_has_completed() -> None:
     """The answer may overtake the SEND's acknowledgement; the NIC may then read it again."""
     rig = Rig(depth=1)
-    rig.completions.hold = True
+    rig.completions.hold_sends = True
     answered, next_one = exist(rig, 0), exist(rig, 1)
     rig.pump()
     rig.agent.answer(rig.agent.commands()[0])
@@ -388,7 +388,7 @@ def test_a_credit_is_kept_until_its_send_has_completed() -> None:
     assert answered.result.all()
     assert rig.agent.commands() == []
     assert rig.queue.in_flight == 1
-    rig.completions.hold = False
+    rig.completions.hold_sends = False
     rig.pump()
     rig.agent.answer(rig.agent.commands()[0])
     rig.pump()

@@ -23,6 +23,8 @@ def test_defaults_are_those_of_the_emulated_nic() -> None:
         ("staging_bytes", 4095),
         ("operation_timeout_ms", 0),
         ("control_timeout_ms", -1),
+        ("spin_us", -1),
+        ("spin_us", 1_000_001),
         ("emulated_start_timeout_ms", 0),
     ],
 )

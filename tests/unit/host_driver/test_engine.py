@@ -15,6 +15,7 @@ import pytest
 from host_driver.commands import ExistOperation, Request
 from host_driver.engine import Engine
 from kvlane.errors import SessionError, TransferError
+from kvlane.verbs.calls import VerbCalls
 from tests.support.loopback_verbs import LoopbackDevice
 from tests.support.scripted_agent import Received, Rig
 
@@ -27,12 +28,19 @@ class DeepSleeper:
 
     def __init__(self, inner: LoopbackDevice) -> None:
         self._inner = inner
+        inner.wait = lambda timeout_ms, wake_fd=-1: self.wait(  # type: ignore[method-assign]
+            timeout_ms, wake_fd
+        )
         self._kick = os.eventfd(0, os.EFD_NONBLOCK)
         self.asleep: set[threading.Thread] = set()
         self.error: Exception | None = None
 
-    def progress(self) -> bool:
-        return self._inner.progress()
+    @property
+    def calls(self) -> VerbCalls:
+        return self._inner.calls
+
+    def take_fault(self) -> BaseException | None:
+        return self._inner.take_fault()
 
     def wait(self, timeout_ms: float, wake_fd: int = -1) -> None:
         self.asleep.add(threading.current_thread())
@@ -191,3 +199,34 @@ def test_stopping_ends_what_is_in_flight_and_what_comes_later(
     late = exist()
     engine.run(late)
     assert isinstance(late.error, SessionError)
+
+
+def test_news_of_another_thread_need_not_wait_for_a_driver_who_never_rests(
+    rig: Rig, device: DeepSleeper, engine: Engine
+) -> None:
+    mine = exist()
+    caller = threading.Thread(target=engine.run, args=(mine,))
+    caller.start()
+    first_command(rig)
+    until(lambda: caller in device.asleep)
+    engine.fail(TransferError("the session has ended"))
+    caller.join(PATIENCE_S)
+    assert isinstance(mine.error, TransferError)
+
+
+def test_a_signal_handler_of_who_drives_may_stop_the_engine(
+    rig: Rig, device: DeepSleeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(device, rig.queue, time.monotonic_ns)  # type: ignore[arg-type]
+    wait = device.wait
+
+    def stopping(timeout_ms: float, wake_fd: int = -1) -> None:
+        if threading.current_thread() is threading.main_thread():
+            engine.stop(SessionError("closed"))
+        else:
+            wait(timeout_ms, wake_fd)
+
+    monkeypatch.setattr(device, "wait", stopping)
+    operation = exist()
+    engine.run(operation)
+    assert isinstance(operation.error, SessionError)
