@@ -78,7 +78,8 @@ def _take_fragment(context: Any, qp: Any) -> int:
         enter_error(qp, _REM_INV_REQ_ERR)
         return 0
     entry = recv_at(qp.rq, qp.rq_head % qp.rq_depth)
-    if qp.rx_offset == 0 and qp.rx_kind != _WRITE_WITH_IMM and qp.rx_total > 0:
+    # For each fragment: the region may have been closed since the last one.
+    if qp.rx_kind != _WRITE_WITH_IMM and qp.rx_total > 0:
         if qp.rx_total > entry.length:
             return _refuse(context, qp, _LOC_LEN_ERR, _REM_INV_REQ_ERR)
         if not opens(context, entry.lkey, entry.local_addr, qp.rx_total, _LOCAL_WRITE):

@@ -91,7 +91,8 @@ def execute(context: Any, qp: Any) -> int:
 @kernel
 def _step(context: Any, qp: Any, entry: Any) -> int:
     """One chunk or fragment of a request; its bytes, or ``STALLED``."""
-    if qp.sq_offset == 0 and entry.length > 0:
+    # For each chunk: the region may have been closed since the last one.
+    if qp.sq_offset < entry.length:
         access = _LOCAL_WRITE if entry.opcode == _READ else 0
         if not opens(context, entry.lkey, entry.local_addr, entry.length, access):
             return _halt(qp, entry, _LOC_PROT_ERR)

@@ -200,7 +200,8 @@ def _gid_of(address: object) -> bytes | None:
         gid = bytes.fromhex(address[len(_NAME) :].decode())
     except ValueError:
         return None
-    return gid if is_local(gid) else None
+    # Another spelling of the same number is another socket's name.
+    return gid if is_local(gid) and address == _name(gid) else None
 
 
 def _close_all(fds: Sequence[int]) -> None:
