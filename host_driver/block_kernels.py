@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from host_driver.queue_warmup import compile_queue_kernels
+from host_driver.queue_warmup_kernels import compile_queue_kernels
 from kvlane.jit import kernel
 from kvlane.rawmem import copy, crc32
 

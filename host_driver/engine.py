@@ -190,10 +190,15 @@ class Engine:
         while not self._stopping.is_set() and self._queue.failure is None:
             if self._driver is not None:
                 self._stopping.wait(PARKED_WAIT_S)
-            elif self._drive(may_sleep=False) is Left.IDLE:
+                continue
+            left = self._drive(may_sleep=False)
+            if left is Left.ASKED:
+                # The descriptor stays as it is: a wake-up is spent by a sleep, and by nothing else.
+                self._queue.clear_interrupt()
+            elif left is Left.IDLE:
                 self._sleep(IDLE_WAIT_MS if self._queue.idle else BUSY_WAIT_MS)
-            if self._driver is None:  # else it is him that was to be woken
-                self._clear_wake()
+                if self._driver is None:  # else it is him that was to be woken
+                    self._clear_wake()
         self._end_rejected()
 
     def _drive_until_ended(self, operation: Operation[Any]) -> None:

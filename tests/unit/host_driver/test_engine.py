@@ -78,6 +78,13 @@ def engine(rig: Rig, device: DeepSleeper) -> Iterator[Engine]:
     started.stop(SessionError("the test is over"))
 
 
+def is_fast_asleep(engine: Engine, device: DeepSleeper) -> bool:
+    """Whether the engine's thread sleeps, and no wake-up is under way to it."""
+    if engine._thread not in device.asleep:
+        return False
+    return not select.select([engine._wake_fd], [], [], 0)[0]
+
+
 def exist() -> ExistOperation:
     return ExistOperation(Request(np.zeros((1, 32), np.uint8), 1 << 62))
 
@@ -157,6 +164,7 @@ def test_an_interrupt_that_loses_completions_ends_every_call(
         return count
 
     monkeypatch.setattr(rig.completions, "poll", interrupted)
+    until(lambda: is_fast_asleep(engine, device))  # else its thread takes the answer
     rig.agent.answer(received)
     mine = exist()
     with pytest.raises(KeyboardInterrupt):
