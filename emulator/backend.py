@@ -15,6 +15,7 @@ from emulator.link.faults import FaultPlan
 from emulator.nic.assembly import NicParts, assemble_nic
 from emulator.nic.links import PCIE, LinkPlace, open_link
 from emulator.nic.options import NicOptions
+from emulator.nic.registrable import require_registrable
 from emulator.nic.sharing import SharedNic, shared_nic
 from emulator.nic.softnic import SoftNic
 from emulator.pcie.device import PcieDevice
@@ -36,7 +37,6 @@ _domains = itertools.count(1)
 """A device has one protection domain, which is all that agent and driver ask for; no two devices
 have the same, since they may share a NIC."""
 _MAX_MESSAGE_BYTES = 1 << 31
-_WRITES = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 
 
 class EmulatedRegion:
@@ -227,10 +227,7 @@ class EmulatedDevice(DeviceOfMethods):
 
     def register(self, buffer: NDArray[np.uint8], access: AccessFlags) -> EmulatedRegion:
         """Register a contiguous array."""
-        if not buffer.flags.c_contiguous:
-            raise VerbsError("only contiguous memory can be registered")
-        if access & _WRITES and not buffer.flags.writeable:
-            raise VerbsError("read-only memory cannot be registered for writing")
+        require_registrable(buffer, access)
         region = EmulatedRegion(self._nic, self._pd, buffer, access)
         self._regions.add(region)
         return region

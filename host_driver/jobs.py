@@ -13,10 +13,9 @@ from host_driver.queue_records import JOB
 from kvlane.capsule import CommandFlags, KeyArray, Opcode
 from kvlane.limits import MAX_KEYS_PER_CAPSULE
 
-_NEXT_SPAN = JOB.names.index("next_span") if JOB.names else 0
-_OPEN_SPANS = _NEXT_SPAN + 1
-_REFUSAL = _NEXT_SPAN + 2
-_SPAN_COUNT = _NEXT_SPAN - 1
+_FIELDS = JOB.names or ()
+_SPAN_COUNT, _NEXT_SPAN = _FIELDS.index("span_count"), _FIELDS.index("next_span")
+_OPEN_SPANS, _REFUSAL = _FIELDS.index("open_spans"), _FIELDS.index("refusal")
 _NO_MOVES = (0, 0, 0, 0)
 
 

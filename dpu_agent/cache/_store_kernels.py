@@ -5,7 +5,7 @@ They keep index, slot table, ledger and eviction policy consistent.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,12 @@ def _find_published(arrays: StoreArrays, keys: KeyWords) -> SlotArray:
         if slots[i] >= 0 and state_of(arrays.table, slots[i]) != _PUBLISHED:
             slots[i] = -1
     return slots
+
+
+@kernel
+def slot_offset(arrays: StoreArrays, slot: Any) -> Any:
+    """Where a slot, or each of an array of slots, begins in the payload memory, bytes."""
+    return slot * arrays.block_bytes
 
 
 @kernel

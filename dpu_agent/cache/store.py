@@ -102,7 +102,8 @@ class BlockStore:
 
     def slot_offset(self, slot: _Slots) -> _Slots:
         """Where a slot, or each of an array of slots, begins in the payload memory."""
-        return slot * self.block_bytes
+        offset: _Slots = kernels.slot_offset(self.arrays, slot)
+        return offset
 
     # Writing
 

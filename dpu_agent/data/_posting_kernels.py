@@ -17,6 +17,7 @@ from dpu_agent.data._transfer_kernels import (
     descriptor_at,
     descriptors_of,
     moved_bytes,
+    payload_of,
     response_of,
 )
 from dpu_agent.data._work_id_kernels import WorkKind, pack_work_id
@@ -128,7 +129,7 @@ def _form_chunk(serving: Serving, index: int, connection: Any, slot: int) -> tup
             request.opcode = _READ if command.opcode == _STORE else _WRITE
             request.send_flags = 0
             request.imm = 0
-            request.local_addr = server.pool_addr + held[key] * serving.store.block_bytes
+            request.local_addr = payload_of(serving, held[key])
             request.length = moved_bytes(serving, held[key])
             request.lkey = server.pool_lkey
             request.remote_addr = np.int64(descriptor.addr)

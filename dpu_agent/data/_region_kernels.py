@@ -30,5 +30,5 @@ def is_inside(connection: Any, addr: int, length: int, rkey: int) -> bool:
         return False
     start = np.uint64(words_at(connection.region_starts, count)[low])
     size = np.uint64(words_at(connection.region_sizes, count)[low])
-    begin, wanted = np.uint64(addr), np.uint64(length)
+    begin, wanted = np.uint64(np.int64(addr)), np.uint64(length)
     return bool(begin >= start and wanted <= size and begin - start <= size - wanted)

@@ -207,6 +207,13 @@ def _one(value: int) -> Words:
 
 
 @kernel
+def payload_of(serving: Serving, slot: int) -> int:
+    """Address of the payload of a store's slot."""
+    pool = server_at(serving.server, 0).pool_addr
+    return int(pool + store_kernels.slot_offset(serving.store, slot))
+
+
+@kernel
 def moved_bytes(serving: Serving, slot: int) -> int:
     """Bytes of the block in a store's slot."""
     return int(serving.store.table[slot]["length"])
@@ -218,11 +225,10 @@ def sum_arrived(serving: Serving, connection: Any, slot: int, first_key: int, en
     command = command_at(connection.commands, slot)
     results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
     held = block_slots_of(connection, slot, command.key_count)
-    pool = server_at(serving.server, 0).pool_addr
     for i in range(first_key, end_key):
         if held[i] >= 0:
-            address = pool + held[i] * serving.store.block_bytes
-            results[i]["checksum"] = crc32(0, address, moved_bytes(serving, held[i]))
+            nbytes = moved_bytes(serving, held[i])
+            results[i]["checksum"] = crc32(0, payload_of(serving, held[i]), nbytes)
 
 
 @kernel

@@ -91,7 +91,8 @@ class Connection:
         record.slot_count = count
         record.capsules, record.receive_lkey = self._capsules.addr, self._capsules.lkey
         record.responses, record.response_lkey = self._responses.addr, self._responses.lkey
-        record.commands = self._keep(new_records(COMMAND, count))
+        self._commands = new_records(COMMAND, count)
+        record.commands = self._commands.ctypes.data
         record.block_slots = self._keep(np.zeros(count * MAX_KEYS_PER_CAPSULE, np.int64))
         record.arrived = self._keep(np.zeros(2 * count, np.int64))
         record.free = self._keep(np.arange(count))
@@ -134,16 +135,13 @@ class Connection:
 
     def _running(self) -> dict[int, int]:
         """The number of each transfer that has not ended, by its command slot."""
-        commands = self._commands()
+        commands = self._commands
         slots = np.flatnonzero(commands["state"] == CommandState.TRANSFER).tolist()
         return {slot: int(commands["number"][slot]) for slot in slots}
 
-    def _commands(self) -> Any:
-        return self._arrays[0]
-
     def _uses(self, slot: int, rkeys: Iterable[int]) -> bool:
         """Whether payload of a command moves by one of the rkeys."""
-        command = self._commands()[slot]
+        command = self._commands[slot]
         if not moves_payload(command["opcode"]):
             return False
         count = int(command["key_count"])

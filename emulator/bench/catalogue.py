@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from emulator.bench import (
     connections,
@@ -13,10 +14,7 @@ from emulator.bench import (
     index,
     latency,
     match,
-    retrieve_pcie,
-    retrieve_udp,
-    store_pcie,
-    store_udp,
+    moves,
 )
 from emulator.bench.report import Report
 from emulator.bench.rounds import Progress
@@ -31,10 +29,7 @@ def _of_its_own_link(run: Callable[[int, Progress], Report]) -> Run:
 
 
 BENCHES: Mapping[str, Run] = {
-    retrieve_pcie.NAME: _of_its_own_link(retrieve_pcie.run),
-    store_pcie.NAME: _of_its_own_link(store_pcie.run),
-    retrieve_udp.NAME: _of_its_own_link(retrieve_udp.run),
-    store_udp.NAME: _of_its_own_link(store_udp.run),
+    **{move.name: _of_its_own_link(partial(moves.run, move)) for move in moves.MOVES},
     exist.NAME: exist.run,
     match.NAME: match.run,
     latency.NAME: latency.run,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import host_driver
 from emulator.bench.peers.interface import Store
-from emulator.bench.report import BenchResult, Goal, summarise, unrivalled
+from emulator.bench.report import BenchResult, Better, Goal, summarise, unrivalled
 from emulator.bench.rounds import Rounds, best
 from emulator.bench.transfer import OURS
 from emulator.bench.workload import require_moved
@@ -71,7 +71,7 @@ def against_best(
     name: str, unit: str, values: Rounds, peers: Sequence[str], goal: Goal
 ) -> list[BenchResult]:
     """Ours against the best peer, then against the others without a goal."""
-    winner = best(values, peers, lowest=goal.better.value == "lower")
+    winner = best(values, peers, lowest=goal.better is Better.LOWER)
     if winner is None:
         return [unrivalled(name, unit, values[OURS], " or ".join(peers) or "no peer", goal)]
     rows = [summarise(name, unit, values[OURS], winner, values[winner], goal)]

@@ -23,6 +23,7 @@ _MAP_POPULATE = 0x8000
 _MADV_HUGEPAGE = 14
 _HUGE_PAGE_BYTES = 2 << 20
 _POPULATE_UP_TO_BYTES = 1 << 30
+_NAME = "kvlane-memory"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -68,8 +69,12 @@ class Mapping:
 class SharedFile:
     """A sealed memfd of this process, mapped."""
 
-    def __init__(self, name: str, nbytes: int, *, peers_only_read: bool = False) -> None:
-        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def __init__(
+        self, name: str, nbytes: int, *, peers_only_read: bool = False, in_huge_pages: bool = False
+    ) -> None:
+        """``nbytes`` are whole pages, of the size that is asked for; ``OSError`` without them."""
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        self.fd = os.memfd_create(name, flags | (os.MFD_HUGETLB if in_huge_pages else 0))
         try:
             os.ftruncate(self.fd, nbytes)
             self.mapping = Mapping(self.fd, nbytes)
@@ -87,6 +92,10 @@ class SharedFile:
             self.fd = -1
 
 
+def _whole(nbytes: int, page_bytes: int) -> int:
+    return -(-nbytes // page_bytes) * page_bytes
+
+
 def shared_memory(nbytes: int) -> SharedFile:
     """Zeroed memory that peers may map, in huge pages where the system has them.
 
@@ -95,31 +104,15 @@ def shared_memory(nbytes: int) -> SharedFile:
     try:
         if nbytes >= _HUGE_PAGE_BYTES:
             try:
-                return _HugeFile(nbytes)
+                return SharedFile(_NAME, _whole(nbytes, _HUGE_PAGE_BYTES), in_huge_pages=True)
             except OSError:
                 pass  # none are reserved: ordinary pages, then
-        shared = SharedFile("kvlane-memory", -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        shared = SharedFile(_NAME, _whole(max(nbytes, 1), mmap.PAGESIZE))
     except OSError as error:
         raise VerbsError(f"cannot allocate {nbytes} bytes: {error.strerror}") from error
     if nbytes >= _HUGE_PAGE_BYTES:
         _libc.madvise(shared.mapping.address, shared.mapping.nbytes, _MADV_HUGEPAGE)
     return shared
-
-
-class _HugeFile(SharedFile):
-    """Of reserved huge pages."""
-
-    def __init__(self, nbytes: int) -> None:
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | os.MFD_HUGETLB
-        self.fd = os.memfd_create("kvlane-memory", flags)
-        try:
-            whole = -(-nbytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
-            os.ftruncate(self.fd, whole)
-            self.mapping = Mapping(self.fd, whole)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-        except OSError:
-            os.close(self.fd)
-            raise
 
 
 def map_of_peer(fd: int, nbytes: int | None = None, *, writable: bool = True) -> Mapping:

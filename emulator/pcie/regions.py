@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.nic import registrable
 from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.layout import (
     BOARD_BYTES,
@@ -27,18 +28,14 @@ from emulator.pcie.mapping import SharedFile, shared_memory
 from kvlane.errors import CapacityError, VerbsError
 from kvlane.verbs.enums import AccessFlags
 
-_WRITES = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC
 REMOTE = AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
 _INDEX_BITS = REGION_INDEX_MASK.bit_length()
 _TAG_BITS = 15
 
 
 def require_registrable(buffer: NDArray[np.uint8], access: AccessFlags) -> None:
-    """``VerbsError`` unless this memory can be registered for this."""
-    if not buffer.flags.c_contiguous:
-        raise VerbsError("only contiguous memory can be registered")
-    if access & _WRITES and not buffer.flags.writeable:
-        raise VerbsError("read-only memory cannot be registered for writing")
+    """``VerbsError`` unless this memory can be registered for this, on this link."""
+    registrable.require_registrable(buffer, access)
     if access & (AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_ATOMIC) and not (
         access & AccessFlags.LOCAL_WRITE
     ):

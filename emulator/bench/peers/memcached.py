@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.bench.peers.interface import Keys
-from emulator.bench.peers.processes import Server, find_program
-from emulator.bench.peers.streams import ReplyReader, deepen, send_all
+from emulator.bench.peers.streams import ReplyReader, send_all
+from emulator.bench.peers.unix_server import CR_LF, UnixServer
 
 MEMCACHED = "memcached"
 _MAX_ITEM = "8m"
 _MEMORY_MIB = "4096"
-_CR_LF = memoryview(b"\r\n")
 
 
 class MetaReplies:
@@ -54,28 +53,19 @@ class MetaReplies:
             raise ConnectionError(f"the server replied {line[:200]!r}")
 
 
-class MemcachedStore:
+class MemcachedStore(UnixServer):
     """A server with one worker thread for its one client, on one raw socket."""
 
-    name = MEMCACHED
-
     def __init__(self) -> None:
-        path = find_program("memcached", "install memcached (make bench-peers)")
-        self._server = Server(self.name, lambda folder: [path, *_arguments(folder)])
-        try:
-            self._socket = self._server.connect(str(self._server.folder / "socket"))
-        except BaseException:
-            self._server.close()
-            raise
-        deepen(self._socket)
-        self._replies = MetaReplies(ReplyReader(self._socket))
+        super().__init__(MEMCACHED, "memcached", _arguments)
+        self._replies = MetaReplies(self._reader)
 
     def put(self, keys: Keys, rows: NDArray[np.uint8]) -> float:
         """Pipelined sets, the blocks gathered by the system and not copied here."""
         start = time.perf_counter()
         parts: list[bytes | memoryview] = []
         for key, row in zip(keys, rows, strict=True):
-            parts += [b"ms %b %d\r\n" % (_text(key), row.nbytes), memoryview(row), _CR_LF]
+            parts += [b"ms %b %d\r\n" % (_text(key), row.nbytes), memoryview(row), CR_LF]
         send_all(self._socket, parts)
         self._replies.stored(len(keys))
         return time.perf_counter() - start
@@ -101,26 +91,13 @@ class MemcachedStore:
         self._socket.sendall(b"flush_all\r\n")
         self._replies.ok()
 
-    def pause(self) -> None:
-        """Stop the server."""
-        self._server.pause()
-
-    def resume(self) -> None:
-        """Let it run."""
-        self._server.resume()
-
-    def close(self) -> None:
-        """End client and server."""
-        self._socket.close()
-        self._server.close()
-
 
 def _text(key: bytes) -> bytes:
     """A key without the blanks and control characters that the protocol cannot carry."""
     return key.hex().encode()
 
 
-def _arguments(folder: Path) -> list[str]:
+def _arguments(_folder: Path, socket: Path) -> list[str]:
     """Room for whole blocks, and no thread that is not needed."""
-    arguments = ["-s", str(folder / "socket"), "-I", _MAX_ITEM, "-m", _MEMORY_MIB, "-t", "1"]
+    arguments = ["-s", str(socket), "-I", _MAX_ITEM, "-m", _MEMORY_MIB, "-t", "1"]
     return [*arguments, "-u", "root"]

@@ -9,28 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.bench.peers.interface import Keys
-from emulator.bench.peers.processes import Server, find_program
 from emulator.bench.peers.resp import RespReplies, bulk, request, request_head
-from emulator.bench.peers.streams import ReplyReader, deepen, send_all
+from emulator.bench.peers.streams import send_all
+from emulator.bench.peers.unix_server import CR_LF, UnixServer
 
 REDIS = "redis"
-_CR_LF = memoryview(b"\r\n")
 
 
-class RedisStore:
+class RedisStore(UnixServer):
     """A server without persistence and a client on one raw socket."""
 
     def __init__(self, name: str = REDIS, program: str = "redis-server") -> None:
-        self.name = name
-        path = find_program(program, f"install {program} (make bench-peers)")
-        self._server = Server(name, lambda folder: [path, *_arguments(folder)])
-        try:
-            self._socket = self._server.connect(str(self._server.folder / "socket"))
-        except BaseException:
-            self._server.close()
-            raise
-        deepen(self._socket)
-        self._replies = RespReplies(ReplyReader(self._socket))
+        super().__init__(name, program, _arguments)
+        self._replies = RespReplies(self._reader)
 
     def put(self, keys: Keys, rows: NDArray[np.uint8]) -> float:
         """Pipelined SETs, the blocks gathered by the system and not copied here."""
@@ -38,7 +29,7 @@ class RedisStore:
         parts: list[bytes | memoryview] = []
         for key, row in zip(keys, rows, strict=True):
             parts += [request_head(3, b"SET", key) + b"$%d\r\n" % row.nbytes, memoryview(row)]
-            parts.append(_CR_LF)
+            parts.append(CR_LF)
         send_all(self._socket, parts)
         self._replies.ok(len(keys))
         return time.perf_counter() - start
@@ -68,23 +59,10 @@ class RedisStore:
         self._socket.sendall(request(b"FLUSHALL"))
         self._replies.ok()
 
-    def pause(self) -> None:
-        """Stop the server."""
-        self._server.pause()
 
-    def resume(self) -> None:
-        """Let it run."""
-        self._server.resume()
-
-    def close(self) -> None:
-        """End client and server."""
-        self._socket.close()
-        self._server.close()
-
-
-def _arguments(folder: Path) -> list[str]:
+def _arguments(folder: Path, socket: Path) -> list[str]:
     """No port, no persistence, nothing that the server does beside its work."""
     return [
-        *("--port", "0", "--unixsocket", str(folder / "socket"), "--dir", str(folder)),
+        *("--port", "0", "--unixsocket", str(socket), "--dir", str(folder)),
         *("--save", "", "--appendonly", "no", "--activedefrag", "no"),
     ]
