@@ -68,6 +68,12 @@ def drive(calls: VerbCalls, cq: int, completions: int, wanted: int, rounds: int)
 
 
 @kernel
+def sleep_for(calls: VerbCalls, timeout_ns: int) -> int:
+    """Sleep; what that answers."""
+    return verbs.sleep(calls, timeout_ns, -1)
+
+
+@kernel
 def is_wanted(calls: VerbCalls) -> bool:
     """Whether another thread waits for the device."""
     return verbs.is_wanted(calls)

@@ -40,5 +40,8 @@ def post_recv(calls: VerbCalls, qp: int, requests: int, count: int) -> int:
 
 @kernel
 def sleep(calls: VerbCalls, timeout_ns: int, wake_fd: int) -> int:
-    """Sleep until there may be work, a descriptor is readable or time is up."""
-    return int(call(calls.sleep, calls.context, timeout_ns, wake_fd, 0))
+    """Sleep until there may be work, a descriptor is readable or time is up.
+
+    A loop's remaining time may be over before it comes here; then it does not sleep at all.
+    """
+    return int(call(calls.sleep, calls.context, max(timeout_ns, 0), wake_fd, 0))

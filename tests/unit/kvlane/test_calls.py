@@ -7,7 +7,8 @@ import ctypes
 import numpy as np
 
 from kvlane.calls import PROTOTYPE
-from tests.support.call_kernels import WEIGHTED, call_through, exercise_word
+from tests.support.call_kernels import WEIGHTED, call_through, exercise_word, sleep_for
+from tests.support.loopback_verbs import LoopbackFabric
 
 
 def test_a_kernel_is_called_by_its_address() -> None:
@@ -35,3 +36,9 @@ def test_words_are_written_and_read_where_they_lie() -> None:
     words = np.zeros(3, np.int64)
     assert exercise_word(int(words[1:].ctypes.data)) == 12
     assert words.tolist() == [0, 7, 0]
+
+
+def test_a_sleep_whose_time_is_over_is_none_also_where_the_system_takes_no_negative_time() -> None:
+    (device,) = LoopbackFabric(devices=1).devices
+    assert sleep_for(device.calls, -1) == 0
+    assert device.take_fault() is None

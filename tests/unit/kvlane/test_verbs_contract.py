@@ -435,6 +435,14 @@ def test_what_a_call_cannot_do_is_kept_as_its_fault(pair: Pair) -> None:
     assert pair.device.take_fault() is None
 
 
+@pytest.mark.parametrize("timeout_ns", [0, -1, -(1 << 40)])
+def test_a_sleep_whose_time_is_over_ends_at_once(device: Device, timeout_ns: int) -> None:
+    device.create_cq(1)
+    with device.hold():
+        assert call_kernels.sleep_for(device.calls, timeout_ns) == 0
+    assert device.take_fault() is None
+
+
 def test_who_wants_a_held_device_is_heard(pair: Pair) -> None:
     """The holder learns of him, or nobody need wait because the device is not locked at all."""
     device = pair.device
