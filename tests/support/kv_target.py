@@ -6,6 +6,8 @@ tests hold over other verbs and other wires:
 - ``KVLANE_TEST_AGENT``: ``host:port`` of the control plane of an agent that runs already, with
   slots of ``SLOT_BYTES``;
 - ``KVLANE_TEST_DRIVER``: fields of ``DriverConfig`` as a JSON object.
+
+A third, ``KVLANE_TEST_LINKS``, says over which links an emulated agent is tested: ``udp,pcie``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
 
 import host_driver
 from host_driver import Dpu, DriverConfig, Namespace, SyncDpu
@@ -46,8 +51,21 @@ class KvTarget:
         return host_driver.connect_sync(self.control, namespace=namespace, config=self.config)
 
 
-LINKS = ("named",) if "KVLANE_TEST_AGENT" in os.environ else ("udp", "pcie")
-"""What tests of the commands run over: the links of an emulated agent, or what was named."""
+_NAMED = "named"
+
+
+def _links() -> list[Any]:
+    """What tests of the commands run over, as parameters: one alone leaves no trace in names."""
+    links = os.environ.get("KVLANE_TEST_LINKS", "udp,pcie").split(",")
+    if "KVLANE_TEST_AGENT" in os.environ:
+        links = [_NAMED]
+    if len(links) == 1:
+        return [pytest.param(links[0], id=pytest.HIDDEN_PARAM)]
+    return list(links)
+
+
+LINKS = _links()
+"""Parameters for ``kv_target``."""
 
 
 @contextmanager

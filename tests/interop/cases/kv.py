@@ -76,7 +76,7 @@ def run(ends: Ends, report: Report) -> None:
 
 def _results_of(ends: Ends, set_up: SetUp) -> Results:
     if set_up == SetUp(EMULATOR, EMULATOR):
-        return _tests_outside(ends, {})
+        return _tests_outside(ends, {"KVLANE_TEST_LINKS": "udp"})
     with _agent(ends, set_up.agent) as control:
         driver = {"operation_timeout_ms": 60_000, "control_timeout_ms": 30_000}
         if set_up.driver == RXE:
