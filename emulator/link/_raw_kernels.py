@@ -15,7 +15,7 @@ from emulator.link._ethernet_kernels import (
 )
 from emulator.link._peer_kernels import DOUBT_NS, find_peer, hear_peer, peer_at
 from emulator.link._socket_kernels import TRUNCATED, message_at, vector_at
-from emulator.link.frames import FRAME
+from emulator.link.frames import frame_at
 from kvlane.jit import kernel
 from kvlane.rawmem import record_accessor
 
@@ -57,7 +57,6 @@ FATE_LOST = 3
 
 _MAX_FRAME_BYTES = 0xFFFF - 28
 _gid_at = record_accessor(GID)
-_frame_at = record_accessor(FRAME)
 _number_at = record_accessor(np.dtype([("value", "i8")]))
 
 
@@ -114,7 +113,7 @@ def build_burst(port: Any, frames: int, arena: int, count: int, loop_room: int, 
     port.doubtful_peer = -1
     looped = 0
     for i in range(count):
-        frame = _frame_at(frames, i)
+        frame = frame_at(frames, i)
         fate = _fate(port, frame, now)
         if fate == FATE_LOOP:
             if looped == loop_room:
@@ -148,7 +147,7 @@ def read_burst(port: Any, frames: int, arena: int, received: int, slot_bytes: in
     for i in range(received):
         message = message_at(port.inbox, i)
         slot = i * slot_bytes
-        frame = _frame_at(frames, count)
+        frame = frame_at(frames, count)
         start = take_headers(frame, arena + slot, int(message.received))
         if (message.result_flags & TRUNCATED) != 0:
             port.lost += 1

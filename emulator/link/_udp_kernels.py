@@ -16,7 +16,7 @@ from emulator.link._socket_kernels import (
     message_at,
     vector_at,
 )
-from emulator.link.frames import FRAME
+from emulator.link.frames import frame_at
 from kvlane.jit import kernel
 from kvlane.rawmem import record_accessor
 
@@ -79,7 +79,6 @@ GROUP = np.dtype(
 """Frames of a burst that are contiguous and go to one peer by one call."""
 
 udp_port_at = record_accessor(UDP_PORT)
-frame_at = record_accessor(FRAME)
 group_at = record_accessor(GROUP)
 
 

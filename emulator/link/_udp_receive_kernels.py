@@ -23,10 +23,9 @@ from emulator.link._udp_kernels import (
     NAME_AT,
     UDP_GRO,
     aim,
-    frame_at,
     udp_port_at,
 )
-from emulator.link.frames import FRAME
+from emulator.link.frames import FRAME, frame_at
 from kvlane.jit import kernel
 
 MAX_RECEIVE_SEGMENTS = 128

@@ -21,10 +21,10 @@ from emulator.link._udp_kernels import (
     UDP_SEGMENT,
     aim,
     cut_group,
-    frame_at,
     group_at,
     udp_port_at,
 )
+from emulator.link.frames import frame_at
 from kvlane.jit import kernel
 
 MAX_SEND_SEGMENTS = 64

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvlane.rawmem import record_accessor
+
 FRAME = np.dtype(
     [
         ("offset", "i8"),  # of the BTH in the burst's arena
@@ -35,15 +37,43 @@ IPV4_MAPPED_LOW = 0xFFFF << 32
 """Upper part of ``dst_lo`` when the GID is an IPv4 address (``::ffff:a.b.c.d``), ``dst_hi`` 0."""
 
 
+BURST = np.dtype(
+    [
+        ("frames", "i8"),  # address of the descriptors
+        ("max_frames", "i8"),
+        ("arena", "i8"),
+        ("arena_bytes", "i8"),
+        ("count", "i8"),  # valid descriptors
+    ]
+)
+"""A burst as kernels see it."""
+
+burst_at = record_accessor(BURST)
+frame_at = record_accessor(FRAME)
+
+
 class Burst:
     """Room for frames: ``count`` descriptors are valid, their bytes are in ``arena``."""
 
     def __init__(self, max_frames: int, arena_bytes: int) -> None:
         self.frames: Any = np.zeros(max_frames, FRAME).view(np.recarray)
         self.arena: NDArray[np.uint8] = np.zeros(arena_bytes, np.uint8)
-        self.count = 0
         self.frames_addr = int(self.frames.ctypes.data)
         self.arena_addr = int(self.arena.ctypes.data)
+        self._record = np.zeros(1, BURST)
+        self._record[0] = (self.frames_addr, max_frames, self.arena_addr, arena_bytes, 0)
+        self._count = self._record["count"]
+        self.address = int(self._record.ctypes.data)
+        """Of the ``BURST`` that says all this."""
+
+    @property
+    def count(self) -> int:
+        """Valid descriptors."""
+        return int(self._count[0])
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._count[0] = count
 
     def clear(self) -> None:
         """Forget all frames."""

@@ -10,7 +10,6 @@ from emulator.pcie import _sleep_kernels as sleeping
 from emulator.pcie._sleep_kernels import kick
 from emulator.pcie.faults import Fault
 from emulator.pcie.layout import QUEUE_INDEX_MASK, context_at, cq_at, qp_at
-from kvlane.atomics import fetch_add, full_fence, load_acquire, store_release
 from kvlane.calls import exported
 from kvlane.jit import kernel
 from kvlane.verbs.calls import FAULT, PostResult
@@ -126,26 +125,6 @@ def notify(context: int, index: int) -> None:
 def kick_sleepers(context: int) -> None:
     """Wake who sleeps in this process."""
     kick(context_at(context, 0))
-
-
-@kernel
-def load_word(address: int) -> int:
-    """A word that others write."""
-    return int(load_acquire(address))
-
-
-@kernel
-def store_word(address: int, value: int) -> None:
-    """Write a word, and look at nothing before it is seen."""
-    store_release(address, value)
-    full_fence()
-
-
-@kernel
-def add_to_word(address: int, value: int) -> None:
-    """Add to a word in one step, and look at nothing before it is seen."""
-    fetch_add(address, value)
-    full_fence()
 
 
 @kernel

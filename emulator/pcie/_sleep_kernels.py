@@ -12,26 +12,22 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from emulator.driving._sleep_kernels import poll_descriptors, ring, silence, watch
 from emulator.pcie.layout import BOARD_SLEEPING, peer_at
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
 
-_POLLIN = 1
 _POLLED = 4
 _DONTWAIT = 0x40
 _NOSIGNAL = 0x4000
 _DRAIN_LIMIT = 64
 _BACKLOG_RETRY_NS = 1_000_000
-_NS_PER_S = 1_000_000_000
 
 _sendto = external(
     "sendto",
     types.int64(types.int32, types.int64, types.int64, types.int32, types.int64, types.uint32),
 )
 _recv = external("recv", types.int64(types.int32, types.int64, types.int64, types.int32))
-_read = external("read", types.int64(types.int32, types.int64, types.int64))
-_write = external("write", types.int64(types.int32, types.int64, types.int64))
-_ppoll = external("ppoll", types.int32(types.int64, types.uint64, types.int64, types.int64))
 _epoll_wait = external(
     "epoll_wait", types.int32(types.int32, types.int64, types.int32, types.int32)
 )
@@ -61,8 +57,7 @@ def notify(context: Any, qp: Any) -> None:
 def kick(context: Any) -> None:
     """Wake the sleepers of this process, should there be any."""
     if context.sleepers != 0:
-        store_release(context.scratch + 64, 1)
-        _write(np.int32(context.kick_fd), context.scratch + 64, 8)
+        ring(context.kick_fd, context.scratch + 64)
 
 
 @kernel
@@ -85,30 +80,21 @@ def end_sleep(context: Any) -> None:
     for _ in range(_DRAIN_LIMIT):
         if _recv(np.int32(context.bell_fd), into, 8, np.int32(_DONTWAIT)) < 0:
             break
-    _read(np.int32(context.kick_fd), into, 8)
+    silence(context.kick_fd, into)
 
 
 @kernel
 def doze(context: Any, timeout_ns: int, wake_fd: int) -> None:
     """Poll until something is readable or time is up. Other threads may have the device."""
     descriptors = np.empty(_POLLED, np.int64)
-    _watch(descriptors, 0, context.attend_fd)
-    _watch(descriptors, 1, context.bell_fd)
-    _watch(descriptors, 2, context.kick_fd)
-    _watch(descriptors, 3, wake_fd)
+    watch(descriptors, 0, context.attend_fd)
+    watch(descriptors, 1, context.bell_fd)
+    watch(descriptors, 2, context.kick_fd)
+    watch(descriptors, 3, wake_fd)
     limit_ns = max(timeout_ns, 0)
     if context.backlog:
         limit_ns = min(limit_ns, _BACKLOG_RETRY_NS)
-    limit = np.empty(2, np.int64)
-    limit[0] = limit_ns // _NS_PER_S
-    limit[1] = limit_ns % _NS_PER_S
-    _ppoll(descriptors.ctypes.data, np.uint64(_POLLED), limit.ctypes.data, 0)
-
-
-@kernel
-def _watch(descriptors: Any, index: int, fd: int) -> None:
-    """One ``struct pollfd``; a negative descriptor is passed over."""
-    descriptors[index] = (fd & 0xFFFFFFFF) | (_POLLIN << 32)
+    poll_descriptors(descriptors, limit_ns)
 
 
 @kernel

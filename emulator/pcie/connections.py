@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.driving._sleep_kernels import load_word
 from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.control_socket import ControlSocket, Kind, Message, Received, is_local
 from emulator.pcie.layout import CHANNEL_ACTIVE, CHANNEL_BYTES
@@ -220,9 +221,9 @@ class Connections:
     def _await_quiet_qp(self, qp: PcieQp) -> bool:
         """Wait until the peer's present copy ends; false when it does not."""
         word = qp.channel.mapping.address + CHANNEL_ACTIVE
-        first = kernels.load_word(word)
+        first = load_word(word)
         deadline_s = time.monotonic() + _QUIET_TIMEOUT_S
-        while first & 1 and kernels.load_word(word) == first:
+        while first & 1 and load_word(word) == first:
             assert qp.peer is not None
             if qp.peer.is_dead():
                 return True

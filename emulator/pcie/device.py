@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.driving.device_lock import DeviceLock
 from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.connections import Connections
 from emulator.pcie.faults import fault_error
 from emulator.pcie.layout import MAX_MESSAGE_BYTES
-from emulator.pcie.lock import DeviceLock
 from emulator.pcie.queues import PcieCq, PcieQp, PcieRegion, raise_fault
 from emulator.pcie.regions import NOWHERE, REMOTE, Allocations, Board, require_registrable
 from emulator.pcie.state import State, index_of

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.driving._sleep_kernels import store_word
 from emulator.nic import registrable
-from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.layout import (
     BOARD_BYTES,
     BOARD_MAGIC,
@@ -142,12 +142,12 @@ class Board:
         region["length"] = length
         region["access"] = int(access)
         region["map_id"], region["map_offset"] = place
-        kernels.store_word(self._key_address(index), key)
+        store_word(self._key_address(index), key)
         return key
 
     def revoke(self, key: int) -> None:
         """Take a key back. Who looks from now on finds nothing; others may still be copying."""
-        kernels.store_word(self._key_address(key & REGION_INDEX_MASK), 0)
+        store_word(self._key_address(key & REGION_INDEX_MASK), 0)
 
     def forget(self, key: int) -> None:
         """Nobody copies by a revoked key any more: its entry may be used again."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.roce.state import MAX_FRAME_BYTES, counters_at, frame_at
+from emulator.link.frames import frame_at
+from emulator.roce.state import (
+    MAX_FRAME_BYTES,
+    counters_at,
+)
 from emulator.wire._byte_kernels import put_be
 from emulator.wire._icrc_kernels import frame_icrc
 from kvlane.jit import kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator.link.frames import frame_at
 from emulator.roce._completer_kernels import (
     on_acknowledge,
     on_atomic_response,
@@ -26,7 +27,10 @@ from emulator.roce._event_kernels import push_event
 from emulator.roce._failure_kernels import end_users_of_failed_cqs
 from emulator.roce._pacing_kernels import slow_down
 from emulator.roce._responder_kernels import on_rc_request, on_uc_request
-from emulator.roce.state import counters_at, frame_at, qp_at
+from emulator.roce.state import (
+    counters_at,
+    qp_at,
+)
 from emulator.wire._byte_kernels import get_be
 from emulator.wire._icrc_kernels import frame_icrc
 from emulator.wire.aeth import SyndromeClass

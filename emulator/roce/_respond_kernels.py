@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator.link.frames import frame_at
 from emulator.roce._completion_kernels import enter_error, stop_answering
 from emulator.roce._emit_kernels import (
     AETH_BYTES,
@@ -24,7 +25,6 @@ from emulator.roce.state import (
     JOB_VALUE,
     MAX_READ_JOBS,
     counters_at,
-    frame_at,
     job_at,
 )
 from emulator.wire._byte_kernels import put_be

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from emulator.link.frames import FRAME
 from kvlane.rawmem import record_accessor
 from kvlane.verbs.records import WC
 
@@ -347,5 +346,4 @@ mr_at = record_accessor(MR)
 job_at = record_accessor(JOB)
 atomic_result_at = record_accessor(ATOMIC_RESULT)
 event_at = record_accessor(EVENT)
-frame_at = record_accessor(FRAME)
 counters_at = record_accessor(COUNTERS)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from emulator.pcie import _entry_kernels as kernels
+from emulator.driving._sleep_kernels import add_to_word
 
 
 class DeviceLock:
@@ -43,6 +43,10 @@ class DeviceLock:
             self._owner = 0
             self._main.release()
 
+    def is_held_here(self) -> bool:
+        """Whether this thread has it."""
+        return self._owner == threading.get_ident()
+
     def _take_at_once(self) -> bool:
         if not self._turnstile.acquire(blocking=False):
             return False
@@ -51,10 +55,10 @@ class DeviceLock:
         return taken
 
     def _wait_for_it(self) -> None:
-        kernels.add_to_word(self._wanted, 1)
+        add_to_word(self._wanted, 1)
         try:
             self._wake_holder()
             with self._turnstile:
                 self._main.acquire()
         finally:
-            kernels.add_to_word(self._wanted, -1)
+            add_to_word(self._wanted, -1)

@@ -1,0 +1,1 @@
+"""How threads take turns at driving a device that has no thread of its own."""
