@@ -6,7 +6,8 @@ import itertools
 import mmap
 import secrets
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from emulator.roce.attributes import (
 )
 from kvlane.config import load_mapping, parse_endpoint
 from kvlane.errors import VerbsError
-from kvlane.verbs.calls import CallsOfMethods, DeviceOfMethods
+from kvlane.verbs.calls import VerbCalls
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 from kvlane.verbs.records import RecordArray
@@ -64,11 +65,11 @@ class EmulatedRegion:
 class EmulatedCq:
     """A completion queue."""
 
-    def __init__(self, nic: SoftNic, depth: int, methods: CallsOfMethods) -> None:
+    def __init__(self, nic: SoftNic, depth: int) -> None:
         self._nic = nic
-        self.handle = methods.add_cq(self)
         with nic.engine() as engine:
             self.index = engine.cqs.create(depth)
+            self.handle = engine.cqs.number(self.index)
         self._open = True
 
     def poll(self, out: RecordArray) -> int:
@@ -95,22 +96,21 @@ class EmulatedQp:
         cq: EmulatedCq,
         options: QpOptions,
         mtu_bytes: int,
-        methods: CallsOfMethods,
     ) -> None:
         self._nic = nic
         self._mtu_bytes = mtu_bytes
         self._options = options
-        self.handle = methods.add_qp(self)
         caps = QpCaps(max_send_wr=options.max_send_wr, max_recv_wr=options.max_recv_wr)
         with nic.engine() as engine:
             self._index = engine.qps.create(
                 QpType.RC, pd=pd, send_cq=cq.index, recv_cq=cq.index, caps=caps
             )
             engine.qps.modify(self._index, *_to_init())
+            self.handle = engine.qps.number(self._index)
             self.endpoint = QpEndpoint(
                 gid=engine.gid,
                 udp_port=nic.link.udp_port,
-                qp_num=engine.qps.number(self._index),
+                qp_num=self.handle,
                 psn=engine.qps.draw_psn(),
                 mtu_bytes=mtu_bytes,
             )
@@ -205,15 +205,16 @@ def _open_nic(options: NicOptions) -> SharedNic:
     return SharedNic(assemble_nic(link, parts, seed), options, name, mtu.nbytes)
 
 
-class EmulatedDevice(DeviceOfMethods):
+class EmulatedDevice:
     """An emulated NIC port with one protection domain."""
 
     max_message_bytes = _MAX_MESSAGE_BYTES
 
     def __init__(self, options: NicOptions) -> None:
-        super().__init__()
         self._shared = shared_nic(options, lambda: _open_nic(options))
         self._nic = self._shared.nic
+        self.calls: VerbCalls = self._nic.calls
+        """The verbs for compiled loops."""
         self.name = self._shared.name
         self._pd = next(_domains)
         self._qps: weakref.WeakSet[EmulatedQp] = weakref.WeakSet()
@@ -234,15 +235,25 @@ class EmulatedDevice(DeviceOfMethods):
 
     def create_cq(self, depth: int) -> EmulatedCq:
         """A completion queue."""
-        cq = EmulatedCq(self._nic, depth, self.methods)
+        cq = EmulatedCq(self._nic, depth)
         self._cqs.add(cq)
         return cq
 
     def create_qp(self, cq: EmulatedCq, options: QpOptions) -> EmulatedQp:
         """A queue pair in INIT."""
-        qp = EmulatedQp(self._nic, self._pd, cq, options, self._shared.mtu_bytes, self.methods)
+        qp = EmulatedQp(self._nic, self._pd, cq, options, self._shared.mtu_bytes)
         self._qps.add(qp)
         return qp
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """The NIC for this thread alone."""
+        with self._nic.lock:
+            yield
+
+    def take_fault(self) -> BaseException | None:
+        """What a function of ``calls`` failed with, since the last call of this."""
+        return self._nic.take_fault()
 
     def progress(self) -> bool:
         """Do the NIC's work in this thread."""

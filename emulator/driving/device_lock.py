@@ -14,23 +14,25 @@ class DeviceLock:
 
     A loop that holds it for long looks at the word at ``wanted`` and gives it free. It then
     queues behind those who waited: all take the turnstile before the lock itself.
+
+    Finalisers and signal handlers run between any two steps of this, in the thread that takes
+    the lock, and may want it too. So both locks are the interpreter's own reentrant ones.
     """
 
     def __init__(self, wanted: int, wake_holder: Callable[[], None]) -> None:
         self._wanted = wanted
         self._wake_holder = wake_holder
-        self._turnstile = threading.Lock()
-        self._main = threading.Lock()
-        self._owner = 0
-        self._depth = 0
+        self._turnstile = threading.RLock()
+        self._main = threading.RLock()
+        self._held = threading.Condition(self._main)
 
     def __enter__(self) -> None:
-        here = threading.get_ident()
-        if self._owner != here:
-            if not self._take_at_once():
-                self._wait_for_it()
-            self._owner = here
-        self._depth += 1
+        if self._take_at_once():
+            return
+        if self.is_held_here():
+            self._main.acquire()
+        else:
+            self._wait_for_it()
 
     def __exit__(
         self,
@@ -38,14 +40,15 @@ class DeviceLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = 0
-            self._main.release()
+        self._main.release()
 
     def is_held_here(self) -> bool:
         """Whether this thread has it."""
-        return self._owner == threading.get_ident()
+        try:
+            self._held.notify(0)
+        except RuntimeError:
+            return False
+        return True
 
     def _take_at_once(self) -> bool:
         if not self._turnstile.acquire(blocking=False):

@@ -44,6 +44,7 @@ UDP_PORT = np.dtype(
         ("lost_receiving", "i8"),
         ("too_long_bytes", "i8"),  # the first frame that no packet to its peer holds, 0 for none
         ("too_long_for", "i8"),  # the socket that it was for
+        ("tell_of_length", "i8"),  # address of a function that is called once then
         ("group", "i8"),  # address of a GROUP
         ("outward", "i8"),  # address of an ENVELOPE
         ("inward", "i8"),

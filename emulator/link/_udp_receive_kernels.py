@@ -25,7 +25,7 @@ from emulator.link._udp_kernels import (
     aim,
     udp_port_at,
 )
-from emulator.link.frames import FRAME, frame_at
+from emulator.link.frames import FRAME, burst_at, frame_at
 from kvlane.jit import kernel
 
 MAX_RECEIVE_SEGMENTS = 128
@@ -87,14 +87,17 @@ def _describe(
 
 
 @kernel
-def receive_burst(address: int, frames: int, max_frames: int, arena: int, arena_bytes: int) -> int:
-    """Read until the socket is empty or the burst may be too full for another read.
+def receive_burst(address: int, burst_address: int) -> int:
+    """Fill a burst until the socket is empty or it may be too full for another read.
 
     No more reads than descriptors: datagrams that become no frame must not hold the caller,
     which holds the lock of a NIC. MSG_TRUNC tells the length of what was cut off too, so that
     all frames of a cut read are counted. Returns how many frames there are.
     """
     port = udp_port_at(address, 0)
+    burst = burst_at(burst_address, 0)
+    frames, max_frames = burst.frames, burst.max_frames
+    arena, arena_bytes = burst.arena, burst.arena_bytes
     count = 0
     used = 0
     for _ in range(max_frames):
@@ -117,4 +120,5 @@ def receive_burst(address: int, frames: int, max_frames: int, arena: int, arena_
         new = frames + count * _FRAME_BYTES
         count += _describe(port, new, max_frames - count, used, nbytes, segment_bytes, tos)
         used += nbytes
+    burst.count = count
     return count

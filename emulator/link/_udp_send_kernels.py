@@ -24,7 +24,8 @@ from emulator.link._udp_kernels import (
     group_at,
     udp_port_at,
 )
-from emulator.link.frames import frame_at
+from emulator.link.frames import burst_at, frame_at
+from kvlane.calls import call
 from kvlane.jit import kernel
 
 MAX_SEND_SEGMENTS = 64
@@ -48,6 +49,7 @@ def _lose(port: Any, frames: int, code: int, nbytes: int, peer: int) -> None:
     if code == errno.EMSGSIZE and port.too_long_bytes == 0:
         port.too_long_bytes = nbytes
         port.too_long_for = peer
+        call(port.tell_of_length, 0, 0, 0, 0)
 
 
 @kernel
@@ -118,12 +120,14 @@ def _send_group(port: Any, arena: int, group: Any, peer: int) -> int:
 
 
 @kernel
-def send_burst(address: int, frames: int, arena: int, count: int) -> int:
-    """Send in order over the port at an address; how many frames are done with.
+def send_burst(address: int, burst_address: int) -> int:
+    """Send a burst in order over the port at an address; how many frames are done with.
 
     A full socket buffer ends it, anything else that fails is a loss.
     """
     port = udp_port_at(address, 0)
+    burst = burst_at(burst_address, 0)
+    frames, arena, count = burst.frames, burst.arena, burst.count
     group = group_at(port.group, 0)
     first = 0
     while first < count:

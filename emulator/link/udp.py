@@ -17,6 +17,7 @@ import logging
 import socket
 from ipaddress import AddressValueError, IPv4Address
 
+from emulator.link._udp_entry_kernels import RECEIVE, SEND
 from emulator.link._udp_kernels import (
     ENVELOPE,
     GROUP,
@@ -28,9 +29,11 @@ from emulator.link._udp_kernels import (
 from emulator.link._udp_receive_kernels import receive_burst
 from emulator.link._udp_send_kernels import send_burst
 from emulator.link.addressing import Address, Addressing, MappedAddressing, address_of
+from emulator.link.calls import CompiledLink, LinkCalls
 from emulator.link.frames import Burst
 from emulator.link.gid import gid_of_halves
 from emulator.link.socket_buffer import DEFAULT_BUFFER_BYTES, TRUESIZE_FACTOR, enlarge_buffers
+from kvlane.calls import Callbacks
 from kvlane.errors import ConfigError
 from kvlane.verbs.records import new_records
 
@@ -43,7 +46,7 @@ _IP_PMTUDISC_DO = 2
 _log = logging.getLogger(__name__)
 
 
-class UdpLink:
+class UdpLink(CompiledLink):
     """A ``Link`` on one unconnected IPv4 UDP socket."""
 
     def __init__(
@@ -89,14 +92,15 @@ class UdpLink:
         self._envelopes = new_records(ENVELOPE, 2)
         self._port.outward = self._envelopes.ctypes.data
         self._port.inward = self._port.outward + ENVELOPE.itemsize
-        self._too_long_bytes = self._ports["too_long_bytes"]
-        self._told_of_length = False
-        self._compile()
+        self._callbacks = Callbacks()
+        self._port.tell_of_length = self._callbacks.add(self._tell_of_length)
+        # They compile now and not at the first frame, whose peer may not wait so long.
+        self._calls = LinkCalls(self._port_addr, SEND.address, RECEIVE.address, next_release=0)
 
-    def _compile(self) -> None:
-        """Now and not at the first frame, whose peer may not wait so long."""
-        send_burst(self._port_addr, 0, 0, 0)
-        receive_burst(self._port_addr, 0, 0, 0, 0)
+    @property
+    def calls(self) -> LinkCalls:
+        """Sending and receiving, compiled."""
+        return self._calls
 
     @property
     def gid(self) -> bytes:
@@ -160,33 +164,21 @@ class UdpLink:
 
     def send(self, burst: Burst) -> int:
         """Send in order; a full socket buffer ends it, anything else that fails is a loss."""
-        sent = send_burst(self._port_addr, burst.frames_addr, burst.arena_addr, burst.count)
-        if self._too_long_bytes[0] and not self._told_of_length:
-            self._tell_of_length()
-        return int(sent)
+        return int(send_burst(self._port_addr, burst.address))
 
-    def _tell_of_length(self) -> None:
-        """There will be many too long frames, so say it once."""
-        self._told_of_length = True
+    def _tell_of_length(self, *_: int) -> int:
+        """Called by the kernels for the first frame that is too long; there will be many."""
         _log.warning(
             "packets with %d bytes of UDP payload are too long for the way to %s and are "
             "lost; give this NIC a smaller mtu_bytes (0 takes what the interface holds)",
             self._port.too_long_bytes,
             address_of(int(self._port.too_long_for))[0],
         )
+        return 0
 
     def receive(self, burst: Burst, now: int) -> int:  # noqa: ARG002 (holds nothing back)
         """Read what has arrived, until the socket is empty or the burst may be too full."""
-        burst.count = int(
-            receive_burst(
-                self._port_addr,
-                burst.frames_addr,
-                len(burst.frames),
-                burst.arena_addr,
-                len(burst.arena),
-            )
-        )
-        return burst.count
+        return int(receive_burst(self._port_addr, burst.address))
 
 
 def _check_address(host: str, port: int) -> None:

@@ -8,23 +8,28 @@ serialises the engine; it is held while bursts are received and sent, never whil
 from __future__ import annotations
 
 import os
-import select
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import numpy as np
+
+from emulator.driving.device_lock import DeviceLock
+from emulator.link.calls import calls_of
 from emulator.link.frames import Burst, Link
+from emulator.nic import _entry_kernels as kernels
+from emulator.nic.faults import fault_error
+from emulator.nic.records import SCRATCH_WORDS, SOFT_NIC
 from emulator.roce.engine import AsyncEvent, RoceEngine
+from kvlane.calls import Callbacks
 from kvlane.seams import Clock
-from kvlane.verbs.records import RecordArray
+from kvlane.verbs.calls import VerbCalls
+from kvlane.verbs.records import RecordArray, new_records
 
 _BURST_FRAMES = 256
 _TX_ARENA_BYTES = 256 * 1024
 """A quarter of a core's L2 cache: payload is still there when the socket copies it."""
 _RX_ARENA_BYTES = 512 * 1024
 _RX_FRAMES = 1024
-_TRANSMIT_ROUNDS = 4
-"""Bursts sent before received frames, acknowledgements above all, get their turn."""
 
 
 _News = tuple[list[int], list[AsyncEvent]]
@@ -41,8 +46,6 @@ class SoftNic:
         self._engine = engine
         self._link = link
         self._clock = clock
-        self._lock = threading.RLock()
-        self._held = threading.Condition(self._lock)
         self._tx = Burst(_BURST_FRAMES, _TX_ARENA_BYTES)
         self._rx = Burst(_RX_FRAMES, _RX_ARENA_BYTES)
         self._kick = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -50,12 +53,79 @@ class SoftNic:
         """Told of every completion queue that becomes ready after it was armed, by index."""
         self.on_event: Callable[[AsyncEvent], None] = _ignore
         """Told of asynchronous events. Both are called without the lock, in any thread."""
-        self._sleepers = 0
-        self._sleep_until = 0
-        self._has_more = False
-        """Sending has stopped for the sake of receiving. No timer stands for what is left: a
-        requester that needs no answers (UC, UD) has none."""
-        self.closed = False
+        self._wanted = np.zeros(1, np.int64)
+        self._scratch = np.zeros(SCRATCH_WORDS, np.int64)
+        self._callbacks = Callbacks()
+        self._records = new_records(SOFT_NIC, 1)
+        self._record = self._records[0]
+        self._address = int(self._records.ctypes.data)
+        self._fill_in()
+        self.lock = DeviceLock(int(self._wanted.ctypes.data), self._wake_holder)
+        """Serialises engine and link. A loop of verbs by address holds it."""
+        self._compile()
+
+    def _compile(self) -> None:
+        """Now, with nothing to do: a thread that compiles while the process is forked leaves the
+        child a compiler that is locked for ever."""
+        record = self._record
+        record.closed = record.sleepers = 1
+        kernels.turn(self._address, 0)
+        kernels.finish_use(self._address, 0, 0)
+        kernels.prepare_sleep(self._address, 0, 0)
+        kernels.doze(self._address, 0, -1)
+        kernels.end_sleep(self._address)
+        record.closed = 0
+
+    def _fill_in(self) -> None:
+        """Tell the kernels where everything is."""
+        record, calls = self._record, calls_of(self._link, (self._tx, self._rx), self._callbacks)
+        self._engine.aim_at(self._tx)
+        record.engine = self._engine.address
+        record.tx, record.rx = self._tx.address, self._rx.address
+        record.link_context = calls.context
+        record.link_send, record.link_receive = calls.send, calls.receive
+        record.link_next_release = calls.next_release
+        record.take_observed = self._callbacks.add(self._take_observed)
+        record.fill_observed = self._callbacks.add(self._fill_observed)
+        record.link_fd, record.kick_fd = self._link.fileno(), self._kick
+        record.wanted = self._wanted.ctypes.data
+        record.scratch = self._scratch.ctypes.data
+
+    def _take_observed(self, _first: int, now: int, _second: int, _third: int) -> int:
+        self._engine.receive(self._rx, now)
+        return 0
+
+    def _fill_observed(self, _first: int, now: int, _second: int, _third: int) -> int:
+        return self._engine.transmit(self._tx, now)
+
+    @property
+    def calls(self) -> VerbCalls:
+        """The verbs by address. Handles are numbers of queue pairs and of completion queues."""
+        return VerbCalls(
+            context=self._address,
+            wanted=int(self._wanted.ctypes.data),
+            progress=kernels.PROGRESS.address,
+            poll_cq=kernels.POLL_CQ.address,
+            post_send=kernels.POST_SEND.address,
+            post_recv=kernels.POST_RECV.address,
+            sleep=kernels.SLEEP.address,
+        )
+
+    def take_fault(self) -> BaseException | None:
+        """What one of ``calls`` failed with, since the last call of this."""
+        with self.lock:
+            fault, self._record.fault = int(self._record.fault), 0
+            return (self._callbacks.take_fault() or fault_error(fault)) if fault else None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it sends and receives nothing any more."""
+        return bool(self._record.closed)
+
+    @property
+    def sleepers(self) -> int:
+        """Threads that sleep in it now."""
+        return int(self._record.sleepers)
 
     @property
     def link(self) -> Link:
@@ -65,17 +135,24 @@ class SoftNic:
     @contextmanager
     def engine(self) -> Iterator[RoceEngine]:
         """The engine, for the caller alone; what was posted is sent on leaving."""
-        news: _News = ([], [])
-        with self._lock:
+        with self.lock:
             before = self._engine.completions
             yield self._engine
-            if not self.closed:
-                self._transmit(self._clock())
-                self._wake_sleepers(before)
-                news = self._news()
+            kernels.finish_use(self._address, before, self._clock())
+            self._raise_fault()
+            news = self._news()
         self._tell(news)
 
+    def _raise_fault(self) -> None:
+        """What a link or an observer raised is not hidden."""
+        if self._record.fault:
+            error = self.take_fault()
+            if error is not None:
+                raise error
+
     def _news(self) -> _News:
+        if self.closed:
+            return [], []
         return self._engine.take_ready_cqs(), self._engine.take_events()
 
     def _tell(self, news: _News) -> None:
@@ -86,118 +163,61 @@ class SoftNic:
 
     def poll_cq(self, index: int, out: RecordArray) -> int:
         """Move completions of a queue into ``out``; sends nothing."""
-        with self._lock:
+        with self.lock:
             return self._engine.cqs.poll(index, out)
 
     def counters(self) -> dict[str, int]:
         """The counters of engine and link."""
-        with self._lock:
+        with self.lock:
             return {**self._engine.counters(), **self._link.counters()}
 
     def progress(self) -> bool:
         """Receive and send what is due; True when there was anything."""
-        with self._lock:
+        with self.lock:
             if self.closed:
                 return False
-            now = self._clock()
-            self._rx.clear()
-            received = self._link.receive(self._rx, now)
-            if received:
-                self._engine.receive(self._rx, now)
-            worked = self._transmit(now) or received > 0
+            worked = bool(kernels.turn(self._address, self._clock()))
+            self._raise_fault()
             news = self._news()
         self._tell(news)
         return worked
 
     def wait(self, timeout_ms: float, wake_fd: int) -> None:
         """Sleep until a frame arrives, a timer runs out, ``wake_fd`` is readable or time is up."""
-        with self._lock:
-            if self.closed:
-                return
-            now = self._clock()
-            until = min(now + int(timeout_ms * 1e6), self._next_event(now))
-            if self._tx.count or self._has_more or until <= now:
-                return
-            # The earliest of all who sleep, as long as anybody does.
-            self._sleep_until = min(until, self._sleep_until) if self._sleepers else until
-            self._sleepers += 1
+        with self.lock:
+            timeout_ns = int(timeout_ms * 1e6)
+            limit_ns = kernels.prepare_sleep(self._address, self._clock(), timeout_ns)
+        if not limit_ns:
+            return
         try:
-            poller = select.poll()
-            for fd in (self._link.fileno(), self._kick, wake_fd):
-                if fd >= 0:
-                    poller.register(fd, select.POLLIN)
-            poller.poll(-(-(until - now) // 1_000_000))
+            kernels.doze(self._address, limit_ns, wake_fd)
         finally:
-            with self._lock:
-                self._sleepers -= 1
-                self._rearm_kick()
+            with self.lock:
+                kernels.end_sleep(self._address)
+                self._release_kick()
 
-    def _rearm_kick(self) -> None:
-        """The last sleeper takes the kick back, or away when the NIC has been closed."""
-        if self._sleepers:
-            return
-        if self.closed:
+    def _release_kick(self) -> None:
+        """The last one out of a closed NIC closes what woke him."""
+        if self.closed and self.sleepers == 0:
             os.close(self._kick)
-            return
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._kick)
 
-    def _wake_sleepers(self, completions_before: int) -> None:
-        """A sleeper must not miss what others did or left: completions, timers, requests."""
-        if not self._sleepers:
-            return
-        if (
-            self._engine.completions != completions_before
-            or self._tx.count
-            or self._has_more
-            or self._next_event(self._clock()) < self._sleep_until
-        ):
-            os.eventfd_write(self._kick, 1)
-
-    def _next_event(self, now: int) -> int:
-        """When there is something to do though nothing arrives, ns."""
-        deadline = self._engine.next_deadline()
-        release = self._link.next_release(now)
-        return deadline if release is None else min(deadline, release)
-
-    def _transmit(self, now: int) -> bool:
-        """Send bursts until there is nothing to send, the link takes no more, or it is enough."""
-        worked = self._has_more = False
-        for _ in range(_TRANSMIT_ROUNDS):
-            if self._tx.count == 0 and self._engine.transmit(self._tx, now) == 0:
-                break
-            worked = True
-            if not self._send():
-                break
-        else:
-            self._has_more = True
-        return worked
-
-    def _send(self) -> bool:
-        """Hand the burst to the link; keep what it did not take, in order."""
-        burst = self._tx
-        accepted = self._link.send(burst)
-        left = burst.count - accepted
-        if left:
-            burst.frames[:left] = burst.frames[accepted : burst.count].copy()
-        burst.count = left
-        return left == 0
+    def _wake_holder(self) -> None:
+        """Whoever sleeps with the lock held is to give it free."""
+        if self.sleepers:
+            with suppress(OSError):
+                os.eventfd_write(self._kick, 1)
 
     def is_held_here(self) -> bool:
         """Whether this thread is inside the engine now: a finaliser that is comes back later."""
-        try:
-            self._held.notify(0)
-        except RuntimeError:
-            return False
-        return True
+        return self.lock.is_held_here()
 
     def before_fork(self) -> None:
         """Let no thread be inside the engine while the process is copied."""
-        self._lock.acquire()
+        self.lock.__enter__()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        self._lock.release()
+        self.lock.__exit__(None, None, None)
 
     def after_fork_in_child(self) -> None:
         """The NIC stays with the parent: here it sends and receives nothing any more.
@@ -205,20 +225,18 @@ class SoftNic:
         The child gives its copies of the descriptors back, or it would hold port and interface
         when the parent has closed them.
         """
-        self._lock = threading.RLock()
-        self._held = threading.Condition(self._lock)
+        self.lock = DeviceLock(int(self._wanted.ctypes.data), self._wake_holder)
         if not self.closed:
-            self.closed = True
+            self._record.closed = 1
             self._link.close()
             os.close(self._kick)
 
     def close(self) -> None:
         """Close link and descriptors; sleepers wake up."""
-        with self._lock:
+        with self.lock:
             if self.closed:
                 return
-            self.closed = True
+            self._record.closed = 1
             os.eventfd_write(self._kick, 1)
             self._link.close()
-            if self._sleepers == 0:
-                os.close(self._kick)
+            self._release_kick()

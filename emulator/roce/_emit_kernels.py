@@ -143,7 +143,7 @@ def finish_frame(nic: Any, address: int, header_bytes: int, payload_bytes: int) 
     frame = frame_at(nic.tx_frames, nic.tx_count)
     frame.length = length + ICRC_BYTES
     # Little-endian, unlike every other field (IBTA 1.7 section 7.8.2).
-    icrc = frame_icrc(frame, address, length, nic.scratch)
+    icrc = frame_icrc(frame, address, length, nic.icrc)
     out = bytes_at(address + length, ICRC_BYTES)
     for i in range(ICRC_BYTES):
         out[i] = (icrc >> (8 * i)) & 0xFF

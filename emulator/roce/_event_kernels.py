@@ -30,3 +30,9 @@ def take_event(nic: Any, out: Any) -> bool:
     out.subject = entry.subject
     nic.event_head += 1
     return True
+
+
+@kernel
+def forget_events(nic: Any) -> None:
+    """Drop what nobody will fetch."""
+    nic.event_head = nic.event_tail

@@ -9,6 +9,7 @@ from emulator.roce._failure_kernels import end_users_of_failed_cqs
 from emulator.roce._receive_queue_kernels import copy_rqe
 from emulator.roce.state import (
     ARM_NEXT,
+    CQE,
     MAX_INLINE_BYTES,
     MAX_SGE,
     cq_at,
@@ -30,6 +31,8 @@ _ERR = int(QpState.ERR)
 _INLINE = int(SendFlags.INLINE)
 _FLUSHED = int(WcStatus.WR_FLUSH_ERR)
 _RECV = int(WcOpcode.RECV)
+
+_CQE_BYTES = CQE.itemsize
 
 POSTED = 0
 WRONG_STATE = 1
@@ -302,8 +305,7 @@ def purge_cq(nic: Any, index: int, qpn: int) -> None:
         source = cqe_at(cq.ring, position % cq.depth)
         if source.qp_num == qpn:
             continue
-        target = cqe_at(cq.ring, kept % cq.depth)
-        _copy_wc(target, source)
-        target.time = source.time
+        came_from = cq.ring + position % cq.depth * _CQE_BYTES
+        copy(cq.ring + kept % cq.depth * _CQE_BYTES, came_from, _CQE_BYTES)
         kept += 1
     cq.tail = kept

@@ -125,7 +125,7 @@ def _icrc_holds(nic: Any, frame: Any, address: int) -> bool:
     value = 0
     for i in range(ICRC_BYTES):
         value |= int(sent[i]) << (8 * i)
-    return bool(value == frame_icrc(frame, address, length, nic.scratch))
+    return bool(value == frame_icrc(frame, address, length, nic.icrc))
 
 
 @kernel

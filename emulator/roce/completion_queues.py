@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from emulator.roce._queue_kernels import (
     poll_cq,
     post_srq_receives,
 )
-from emulator.roce.state import CQ, CQE, MAX_SGE, RQE, SRQ
+from emulator.roce.state import CQ, CQ_INDEX_BITS, CQE, MAX_SGE, RQE, SRQ
 from kvlane.errors import CapacityError, QueueFullError, VerbsError
 from kvlane.verbs.records import RecordArray, new_records
 
@@ -25,6 +26,7 @@ class CqTable:
     def __init__(self, capacity: int, nic: Any) -> None:
         self.table = new_records(CQ, capacity)
         self._rings: dict[int, RecordArray] = {}
+        self._serials = itertools.count(1)
         self._nic = nic
 
     def create(self, depth: int) -> int:
@@ -34,8 +36,13 @@ class CqTable:
             raise CapacityError(f"all {len(self.table)} completion queues are in use")
         index = int(free[0])
         self.table[index] = np.zeros((), CQ)
+        self.table[index].number = next(self._serials) << CQ_INDEX_BITS | index
         self._set_ring(index, depth)
         return index
+
+    def number(self, index: int) -> int:
+        """What names the queue as long as it lives, and nothing afterwards."""
+        return int(self.table[index].number)
 
     def destroy(self, index: int) -> None:
         """Free a completion queue; the caller knows that no queue pair uses it."""

@@ -23,6 +23,7 @@ from emulator.roce.observer import EngineObserver
 from emulator.roce.queue_pairs import QpTable
 from emulator.roce.regions import RegionTable
 from emulator.roce.state import COUNTER_NAMES, COUNTERS, EVENT, MAX_EVENTS, NIC
+from emulator.wire._icrc_kernels import ICRC_WORK
 from kvlane.seams import Rng
 from kvlane.verbs.enums import EventType, Mtu
 from kvlane.verbs.records import new_records
@@ -76,6 +77,8 @@ class RoceEngine:
         datagram's length."""
         self.limits = limits
         self._nic = new_records(NIC, 1)
+        self.address = int(self._nic.ctypes.data)
+        """Of the ``NIC``, for kernels that drive the engine."""
         self._state = self._nic[0]
         self.regions = RegionTable(limits.max_mrs, rng)
         self.cqs = CqTable(limits.max_cqs, self._state)
@@ -85,6 +88,7 @@ class RoceEngine:
         self._events = new_records(EVENT, MAX_EVENTS)
         self._event = new_records(EVENT, 1)
         self._scratch = np.zeros(_SCRATCH_BYTES, np.uint8)
+        self._icrc = new_records(ICRC_WORK, 1)
         self._tx: Burst | None = None
         self._observer: EngineObserver | None = None
         self._init_nic(source_port)
@@ -100,6 +104,7 @@ class RoceEngine:
         nic.counters = self._counters.ctypes.data
         nic.events = self._events.ctypes.data
         nic.scratch = self._scratch.ctypes.data
+        nic.icrc = self._icrc.ctypes.data
         nic.source_port = source_port
         nic.pkey = DEFAULT_PKEY
         nic.port_mtu = self.port_mtu.nbytes
@@ -121,6 +126,7 @@ class RoceEngine:
     def observe(self, observer: EngineObserver | None) -> None:
         """Let an observer watch, instead of the one before; ``None`` for nobody."""
         self._observer = observer
+        self._state.observed = observer is not None
         self.qps.observer = observer
 
     # Frames and time
@@ -142,7 +148,7 @@ class RoceEngine:
     def transmit(self, burst: Burst, now: int) -> int:
         """Fill an empty burst with what is due; return the number of frames."""
         if burst is not self._tx:
-            self._aim_at(burst)
+            self.aim_at(burst)
         if self._observer is not None:
             self._observer.before_transmit()
         burst.count = int(transmit_burst(self._state, now))
@@ -150,8 +156,8 @@ class RoceEngine:
             self._observer.after_transmit(burst, now)
         return burst.count
 
-    def _aim_at(self, burst: Burst) -> None:
-        """Tell the NIC where frames go from now on."""
+    def aim_at(self, burst: Burst) -> None:
+        """Tell the NIC into which burst frames go from now on."""
         self._tx = burst
         nic = self._state
         nic.tx_frames = burst.frames_addr

@@ -55,7 +55,8 @@ NIC = _fields(
     "port_mtu",  # payload of the longest packet, bytes
     "ecn",  # 1 = mark frames as ECN capable, and answer congestion marks
     "cnp_interval_ns",  # no two CNPs of a QP closer than this
-    "scratch",  # 128 bytes for ICRC headers
+    "scratch",  # 256 bytes
+    "icrc",  # address of an ICRC_WORK
     "tx_frames",  # the burst being filled: descriptors, arena, limits, fill
     "tx_arena",
     "tx_max_frames",
@@ -63,6 +64,7 @@ NIC = _fields(
     "tx_count",
     "tx_bytes",
     "next_qp",  # where the round robin goes on
+    "observed",  # 1 while an observer wants to be told of every frame
 )
 
 COUNTER_NAMES = (
@@ -267,7 +269,10 @@ RQE = np.dtype(
 CQE = np.dtype([*WC.descr, ("time", "i8")])
 """A completion as its queue keeps it: besides, when it came, by the clock of ``now``, ns."""
 
+CQ_INDEX_BITS = 16
+CQ_INDEX_MASK = (1 << CQ_INDEX_BITS) - 1
 CQ = _fields(
+    "number",  # its index, with a number above that no other queue of this index has had
     "ring",
     "depth",
     "head",  # next to poll
@@ -336,6 +341,7 @@ an ATOMIC WRITE or a FLUSH has been carried out."""
 EVENT = _fields("event", "subject")
 """An asynchronous event and the index of the QP, CQ or SRQ that it is about."""
 
+nic_at = record_accessor(NIC)
 qp_at = record_accessor(QP)
 wqe_at = record_accessor(WQE)
 rqe_at = record_accessor(RQE)

@@ -14,8 +14,9 @@ from emulator.wire.icrc import IPV4_HEADER_BYTES, PSEUDO_LRH
 from kvlane.jit import kernel
 from kvlane.rawmem import crc32, record_accessor
 
-SCRATCH_BYTES = 80
-"""What ``scratch_address`` must have room for."""
+ENTRIES = 64
+"""Kinds of frames whose share of the ICRC is kept; a power of two."""
+_HEADER_WORDS = 10
 
 _BTH_BYTES = 12
 _ICRC_BYTES = 4
@@ -46,12 +47,32 @@ _IPV6 = np.dtype(
     ]
 )
 
+_ENTRY = np.dtype(
+    [
+        ("length", "i8"),  # 0: nothing is kept here
+        ("src_hi", "i8"),
+        ("src_lo", "i8"),
+        ("dst_hi", "i8"),
+        ("dst_lo", "i8"),
+        ("ports", "i8"),
+        ("ip_words", "i8"),
+        ("congestion", "i8"),  # the BTH's byte 4
+        ("known", "i8"),  # whether the share is
+        ("share", "i8"),
+    ]
+)
+ICRC_WORK = np.dtype([("headers", "i8", (_HEADER_WORDS,)), ("entries", _ENTRY, (ENTRIES,))])
+"""What ``frame_icrc`` works in: one that is zeroed, for as long as frames come."""
+
 _IPV4_BYTES = _IPV4.itemsize
 _IPV6_BYTES = _IPV6.itemsize
 
 _bth_at = record_accessor(_BTH)
 _ipv4_at = record_accessor(_IPV4)
 _ipv6_at = record_accessor(_IPV6)
+_entry_at = record_accessor(_ENTRY)
+
+_ENTRIES_AT = _HEADER_WORDS * 8
 
 _SEED = zlib.crc32(PSEUDO_LRH)
 _CONGESTION_MASK = 0xFF
@@ -90,8 +111,8 @@ def _network_order(value: int) -> Any:
 
 
 @kernel
-def _put_ipv4(frame: Any, bth: Any, udp_length: int, scratch_address: int) -> int:
-    out = _ipv4_at(scratch_address, 0)
+def _put_ipv4(frame: Any, bth: Any, udp_length: int, headers: int) -> int:
+    out = _ipv4_at(headers, 0)
     total = np.int64(udp_length + IPV4_HEADER_BYTES)
     out.version_to_fragment = _network_order(
         _IPV4_WORD_0 | total << 32 | frame.ip_id << 16 | frame.ip_frag
@@ -108,8 +129,8 @@ def _put_ipv4(frame: Any, bth: Any, udp_length: int, scratch_address: int) -> in
 
 
 @kernel
-def _put_ipv6(frame: Any, bth: Any, udp_length: int, scratch_address: int) -> int:
-    out = _ipv6_at(scratch_address, 0)
+def _put_ipv6(frame: Any, bth: Any, udp_length: int, headers: int) -> int:
+    out = _ipv6_at(headers, 0)
     length = np.int64(udp_length)
     out.version_to_hop_limit = _network_order(_IPV6_WORD_0 | length << 16)
     out.source_hi = _network_order(frame.src_hi)
@@ -125,18 +146,60 @@ def _put_ipv6(frame: Any, bth: Any, udp_length: int, scratch_address: int) -> in
 
 
 @kernel
-def frame_icrc(frame: Any, bth_address: int, length: int, scratch_address: int) -> int:
+def _whole_icrc(frame: Any, bth_address: int, length: int, headers: int) -> int:
+    """The ICRC by its definition: pseudo headers, then what they do not mask."""
+    bth = _bth_at(bth_address, 0)
+    udp_length = length + _ICRC_BYTES + _UDP_BYTES
+    if frame.dst_hi == 0 and frame.dst_lo >> 32 == 0xFFFF:
+        header_bytes = _put_ipv4(frame, bth, udp_length, headers)
+    else:
+        header_bytes = _put_ipv6(frame, bth, udp_length, headers)
+    crc = crc32(_SEED, headers, header_bytes)
+    return crc32(crc, bth_address + _BTH_BYTES, length - _BTH_BYTES)
+
+
+@kernel
+def _is_for(entry: Any, frame: Any, ports: int, ip_words: int, congestion: int) -> bool:
+    """Whether an entry, whose length fits, is for such frames."""
+    return bool(
+        entry.src_lo == frame.src_lo
+        and entry.dst_lo == frame.dst_lo
+        and entry.ports == ports
+        and entry.congestion == congestion
+        and entry.ip_words == ip_words
+        and entry.src_hi == frame.src_hi
+        and entry.dst_hi == frame.dst_hi
+    )
+
+
+@kernel
+def frame_icrc(frame: Any, bth_address: int, length: int, work: int) -> int:
     """The ICRC of a frame, 0 to 2**32 - 1; it is stored little-endian.
 
     ``frame`` is a ``FRAME`` record, of which ``offset`` and ``length`` are not read;
     ``length`` counts the bytes from the BTH (12 at least) to the last pad byte, without the
-    ICRC; ``scratch_address`` has room for ``SCRATCH_BYTES``.
+    ICRC; ``work`` is the address of an ``ICRC_WORK``.
+
+    A CRC is linear: what the pseudo headers and the masked byte add to the CRC of the bytes as
+    they lie is the same for all frames of one length between the same ends. That share is kept
+    from the second such frame on. So a frame costs one pass over its bytes and no store: headers
+    that are written and read back at once would wait for all earlier stores, the copy of the
+    last payload above all.
     """
-    bth = _bth_at(bth_address, 0)
-    udp_length = length + _ICRC_BYTES + _UDP_BYTES
-    if frame.dst_hi == 0 and frame.dst_lo >> 32 == 0xFFFF:
-        header_bytes = _put_ipv4(frame, bth, udp_length, scratch_address)
-    else:
-        header_bytes = _put_ipv6(frame, bth, udp_length, scratch_address)
-    crc = crc32(_SEED, scratch_address, header_bytes)
-    return crc32(crc, bth_address + _BTH_BYTES, length - _BTH_BYTES)
+    ports = frame.src_port << 16 | frame.dst_port
+    ip_words = frame.ip_id << 16 | frame.ip_frag
+    congestion = _bth_at(bth_address, 0).tail & _CONGESTION_MASK
+    index = (length >> 2 ^ frame.src_lo ^ frame.dst_lo ^ ports) & (ENTRIES - 1)
+    entry = _entry_at(work + _ENTRIES_AT, index)
+    if entry.length != length or not _is_for(entry, frame, ports, ip_words, congestion):
+        entry.length = length
+        entry.src_hi, entry.src_lo = frame.src_hi, frame.src_lo
+        entry.dst_hi, entry.dst_lo = frame.dst_hi, frame.dst_lo
+        entry.ports, entry.ip_words, entry.congestion = ports, ip_words, congestion
+        entry.known = 0
+        return _whole_icrc(frame, bth_address, length, work)
+    plain = crc32(0, bth_address, length)
+    if entry.known == 0:
+        entry.share = _whole_icrc(frame, bth_address, length, work) ^ plain
+        entry.known = 1
+    return int(plain ^ entry.share)

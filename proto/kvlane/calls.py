@@ -77,3 +77,32 @@ else:
         """Call the function at an address with four integers."""
         result: int = PROTOTYPE(int(address))(int(first), int(second), int(third), int(fourth))
         return result
+
+
+class Callbacks:
+    """Python functions as calls by address.
+
+    An exception cannot pass compiled code: the first is kept, and the call answers -1.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[Any] = []
+        self._fault: BaseException | None = None
+
+    def add(self, function: Callable[[int, int, int, int], int]) -> int:
+        """The address of a function, valid as long as this object lives."""
+
+        def entry(first: int, second: int, third: int, fourth: int) -> int:
+            try:
+                return function(first, second, third, fourth)
+            except BaseException as error:
+                self._fault = self._fault or error
+                return -1
+
+        self._entries.append(PROTOTYPE(entry))
+        return ctypes.cast(self._entries[-1], ctypes.c_void_p).value or 0
+
+    def take_fault(self) -> BaseException | None:
+        """The first exception since the last call of this."""
+        fault, self._fault = self._fault, None
+        return fault

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.wire._icrc_kernels import SCRATCH_BYTES, frame_icrc
+from emulator.wire._icrc_kernels import ICRC_WORK, frame_icrc
 from emulator.wire.errors import WireError
 from emulator.wire.icrc import icrc
 from emulator.wire.ip import emit_headers
@@ -54,14 +54,22 @@ VECTORS = {
 
 
 def kernel_icrc(frame: Any, bth_onwards: bytes, lead: int = 0) -> int:
-    """The kernel's answer for a frame that starts ``lead`` bytes into its arena."""
+    """The kernel's answer for a frame that starts ``lead`` bytes into its arena.
+
+    It is the same when the frame comes again, and when part of it is remembered.
+    """
     arena = np.frombuffer(b"\xa5" * lead + bth_onwards, np.uint8).copy()
     before = arena.copy()
-    scratch = np.full(SCRATCH_BYTES + 8, 0x5A, np.uint8)
-    crc = frame_icrc(frame, arena.ctypes.data + lead, len(bth_onwards), scratch.ctypes.data)
+    guarded = np.full(ICRC_WORK.itemsize + 8, 0x5A, np.uint8)
+    guarded[:-8] = 0
+    answers = {
+        frame_icrc(frame, arena.ctypes.data + lead, len(bth_onwards), guarded.ctypes.data)
+        for _ in range(3)
+    }
     assert (arena == before).all()
-    assert (scratch[SCRATCH_BYTES:] == 0x5A).all()
-    return crc
+    assert (guarded[-8:] == 0x5A).all()
+    assert len(answers) == 1
+    return answers.pop()
 
 
 @pytest.mark.parametrize(("headers", "rest", "wire"), VECTORS.values(), ids=VECTORS)
@@ -127,6 +135,40 @@ def test_kernel_and_twin_agree_on_the_address_family(src: str, dst: str) -> None
     frame = new_frame(src, dst, src_port=0xC000, dst_port=4791)
     headers = emit_headers(frame, len(UC_SEND_ONLY) + ICRC_BYTES)
     assert kernel_icrc(frame, UC_SEND_ONLY) == icrc(headers, UC_SEND_ONLY)
+
+
+CHANGES = {
+    "src_lo": 1,
+    "dst_lo": 1,
+    "src_hi": 1,
+    "dst_hi": 1,
+    "src_port": 1,
+    "dst_port": 1,
+    "ip_id": 1,
+    "ip_frag": 1,
+}
+
+
+@given(
+    frame=frames(),
+    rest=st.binary(min_size=12, max_size=64),
+    changes=st.lists(st.sampled_from([*CHANGES, "congestion", "length", "bytes"]), max_size=12),
+)
+def test_what_is_remembered_of_one_frame_is_not_used_for_another(
+    frame: Any, rest: bytes, changes: list[str]
+) -> None:
+    work = np.zeros(1, ICRC_WORK)
+    for change in ["bytes", "bytes", "bytes", *changes]:
+        if change in CHANGES:
+            frame[change] ^= CHANGES[change]
+        elif change == "length":
+            rest += b"\0"
+        else:
+            at = 4 if change == "congestion" else 11
+            rest = rest[:at] + bytes([rest[at] ^ 0xC1]) + rest[at + 1 :]
+        data = np.frombuffer(rest, np.uint8)
+        crc = frame_icrc(frame, data.ctypes.data, len(rest), work.ctypes.data)
+        assert crc == icrc(emit_headers(frame, len(rest) + ICRC_BYTES), rest)
 
 
 def test_kernel_and_twin_agree_on_the_largest_frame() -> None:

@@ -8,10 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import emulator.nic
 import emulator.roce
 from emulator.roce import state
 
-SOURCES = sorted(Path(emulator.roce.__file__).parent.rglob("*.py"))
+SOURCES = sorted(
+    path
+    for room in (emulator.roce, emulator.nic)
+    for path in Path(room.__path__[0]).rglob("*.py")
+)
 RECORDS = {
     "NIC": (state.NIC, {"nic", "_nic", "_state"}),
     "QP": (state.QP, {"qp", "table"}),

@@ -94,7 +94,7 @@ class Sleeper(threading.Thread):
         self._timeout_ms = timeout_ms
         self.start()
         give_up = time.monotonic() + GIVE_UP_S
-        while nic._sleepers == 0 and time.monotonic() < give_up:
+        while nic.sleepers == 0 and time.monotonic() < give_up:
             time.sleep(0.001)
 
     def run(self) -> None:
