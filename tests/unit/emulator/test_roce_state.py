@@ -13,9 +13,7 @@ import emulator.roce
 from emulator.roce import state
 
 SOURCES = sorted(
-    path
-    for room in (emulator.roce, emulator.nic)
-    for path in Path(room.__path__[0]).rglob("*.py")
+    path for room in (emulator.roce, emulator.nic) for path in Path(room.__path__[0]).rglob("*.py")
 )
 RECORDS = {
     "NIC": (state.NIC, {"nic", "_nic", "_state"}),

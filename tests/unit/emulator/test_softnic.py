@@ -16,9 +16,11 @@ from emulator.link.faults import FaultLink, FaultPlan
 from emulator.link.frames import Burst, Link
 from emulator.link.memory import memory_link_pair
 from emulator.link.wrapper import LinkWrapper
+from emulator.nic import _entry_kernels as kernels
 from emulator.nic.softnic import SoftNic
 from emulator.roce.attributes import REQUIRED, AddressHandle, QpAttributes, QpCaps, QpMask
 from emulator.roce.engine import RoceEngine
+from kvlane.verbs.calls import FAULT
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.records import SEND_WR, WC, new_records
 
@@ -275,3 +277,101 @@ def test_nobody_sleeps_over_requests_left_unsent(unanswered: tuple[Host, Host, S
     assert a.poll() == [WcStatus.SUCCESS]
     assert link.frames == LONG_PACKETS
     assert not a.nic.progress()
+
+
+class Failing(LinkWrapper):
+    """A link with a fault of its own, in one of its methods."""
+
+    def __init__(self, link: Link, method: str) -> None:
+        super().__init__(link)
+        self.method = method
+
+    def _fail_in(self, method: str) -> None:
+        if self.method == method:
+            raise RuntimeError(f"{method} is broken")
+
+    def send(self, burst: Burst) -> int:
+        self._fail_in("send")
+        return super().send(burst)
+
+    def receive(self, burst: Burst, now: int) -> int:
+        self._fail_in("receive")
+        return super().receive(burst, now)
+
+    def next_release(self, now: int) -> int | None:
+        self._fail_in("next_release")
+        return super().next_release(now)
+
+
+@pytest.mark.parametrize("method", ["send", "receive"])
+def test_what_a_link_raises_comes_out_and_the_nic_goes_on(method: str) -> None:
+    left, right = memory_link_pair()
+    link = Failing(left, "")
+    a, b = Host(link, 1), Host(right, 2)
+    a.connect(b)
+    b.connect(a)
+    a.memory[:] = 9
+    link.method = method
+    step = {"send": lambda: a.write(b), "receive": a.nic.progress}[method]
+    with pytest.raises(RuntimeError, match=f"{method} is broken"):
+        step()
+    link.method = ""
+    if method == "receive":
+        a.write(b)
+    drive(a, b)
+    assert (b.memory == 9).all()
+    a.nic.close()
+    b.nic.close()
+
+
+def test_what_a_link_raises_is_the_fault_of_a_verb_by_address() -> None:
+    left, right = memory_link_pair()
+    link = Failing(left, "")
+    a, b = Host(link, 1), Host(right, 2)
+    a.connect(b)
+    link.method = "receive"
+    with a.nic.lock:
+        assert kernels.progress(a.nic.calls.context, 0) == FAULT
+    fault = a.nic.take_fault()
+    assert isinstance(fault, RuntimeError)
+    assert a.nic.take_fault() is None
+    a.nic.close()
+    b.nic.close()
+
+
+def test_a_number_of_a_closed_queue_names_no_later_one(hosts: tuple[Host, Host]) -> None:
+    a, _ = hosts
+    out = new_records(WC, 1)
+    with a.nic.engine() as engine:
+        first = engine.cqs.create(4)
+        number = engine.cqs.number(first)
+        engine.cqs.destroy(first)
+        assert engine.cqs.create(4) == first
+        context = a.nic.calls.context
+        assert kernels.poll_cq(context, engine.cqs.number(first), out.ctypes.data, 1) == 0
+        for handle in (number, 0, -1, 1 << 40, number + 1):
+            assert kernels.poll_cq(context, handle, out.ctypes.data, 1) == FAULT
+            assert "completion queue is closed" in str(a.nic.take_fault())
+
+
+def test_an_overrun_and_a_queue_that_is_not_connected_are_told_by_address() -> None:
+    left, right = memory_link_pair()
+    a = Host(left, 1)
+    out, request = new_records(WC, 1), new_records(SEND_WR, 1)
+    with a.nic.engine() as engine:
+        context = a.nic.calls.context
+        assert kernels.post_send(context, a.number, request.ctypes.data, 1) == FAULT
+        assert "not connected" in str(a.nic.take_fault())
+        engine.cqs.table[a.cq].overflowed = 1
+        assert kernels.poll_cq(context, engine.cqs.number(a.cq), out.ctypes.data, 1) == FAULT
+        assert "overrun" in str(a.nic.take_fault())
+    a.nic.close()
+    right.close()
+
+
+def test_events_do_not_pile_up_where_verbs_are_used_by_address(hosts: tuple[Host, Host]) -> None:
+    a, _ = hosts
+    with a.nic.lock:
+        a.nic._engine.qps.fail(a.qp)
+        kernels.progress(a.nic.calls.context, 0)
+        assert a.nic._engine.take_events() == []

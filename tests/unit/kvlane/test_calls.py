@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from kvlane.calls import PROTOTYPE
+from kvlane.calls import PROTOTYPE, Callbacks
 from tests.support.call_kernels import WEIGHTED, call_through, exercise_word, sleep_for
 from tests.support.loopback_verbs import LoopbackFabric
 
@@ -42,3 +42,21 @@ def test_a_sleep_whose_time_is_over_is_none_also_where_the_system_takes_no_negat
     (device,) = LoopbackFabric(devices=1).devices
     assert sleep_for(device.calls, -1) == 0
     assert device.take_fault() is None
+
+
+def test_python_functions_are_called_by_address_and_their_exceptions_kept() -> None:
+    callbacks = Callbacks()
+
+    def weighted(first: int, second: int, third: int, fourth: int) -> int:
+        if first < 0:
+            raise ValueError(f"{first} is negative")
+        return first + 10 * second + 100 * third + 1000 * fourth
+
+    address, other = callbacks.add(weighted), callbacks.add(lambda *_: 7)
+    assert call_through(address, 1, 2, 3, 4) == 4321
+    assert call_through(other, 1, 2, 3, 4) == 7
+    assert callbacks.take_fault() is None
+    assert call_through(address, -1, 0, 0, 0) == -1
+    assert call_through(address, -2, 0, 0, 0) == -1
+    assert "-1 is negative" in str(callbacks.take_fault())
+    assert callbacks.take_fault() is None

@@ -452,3 +452,19 @@ def test_who_wants_a_held_device_is_heard(pair: Pair) -> None:
         while not call_kernels.is_wanted(device.calls) and not other.done():
             assert time.monotonic() < give_up
     assert other.result(PATIENCE_S) is QpState.RTS
+
+
+def test_a_holder_who_sleeps_is_woken_by_who_wants_the_device(device: Device) -> None:
+    device.create_cq(1)
+    asleep = threading.Event()
+
+    def hold_and_sleep() -> int:
+        with device.hold():
+            asleep.set()
+            return call_kernels.sleep_for(device.calls, int(HOUR_MS * 1e6))
+
+    with ThreadPoolExecutor() as pool:
+        holder = pool.submit(hold_and_sleep)
+        asleep.wait(PATIENCE_S)
+        device.close()
+        assert holder.result(PATIENCE_S) == 0
