@@ -110,7 +110,8 @@ def array_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
         if count <= 0:
             return np.empty(0, dtype)
         memory: Any = (ctypes.c_uint8 * (size * int(count))).from_address(int(address))
-        return np.frombuffer(memory, dtype)
+        array = np.frombuffer(memory, dtype)
+        return array.view(np.recarray) if dtype.names else array
 
     return array_at_plain
 
