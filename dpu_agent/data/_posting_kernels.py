@@ -101,46 +101,61 @@ def post_receives(serving: Serving, index: int, connection: Any) -> None:
 
 
 @kernel
-def _note_posted(connection: Any, requests: int, slot: int, first_key: int, end_key: int) -> None:
+def _note_posted(connection: Any, requests: int, slot: int) -> Any:
+    """The entry for requests that were posted now; of payload it says none."""
     entry = posted_at(connection.posted, connection.posted_tail % SEND_QUEUE_DEPTH)
     entry.requests = requests
     entry.slot = slot
-    entry.first_key = first_key
-    entry.end_key = end_key
+    entry.first_key = entry.first_offset = entry.end_key = entry.end_offset = 0
     connection.posted_tail += 1
     connection.room -= requests
+    return entry
 
 
 @kernel
-def _form_chunk(serving: Serving, index: int, connection: Any, slot: int) -> tuple[int, int]:
-    """Write work requests for the next keys of a command; how many, and the key behind them."""
+def _form_request(
+    serving: Serving, request: Any, command: Any, descriptor: Any, block: int, nbytes: int
+) -> None:
+    """Write the request for the next part of a command's next key, all but its id."""
+    request.opcode = _READ if command.opcode == _STORE else _WRITE
+    request.send_flags = 0
+    request.imm = 0
+    request.local_addr = payload_of(serving, block) + command.next_offset
+    request.length = nbytes
+    request.lkey = server_at(serving.server, 0).pool_lkey
+    request.remote_addr = np.int64(descriptor.addr) + command.next_offset
+    request.rkey = np.int64(descriptor.rkey)
+
+
+@kernel
+def _form_chunk(serving: Serving, index: int, connection: Any, slot: int) -> int:
+    """Write work requests for the next payload of a command, and step over it; how many."""
     server = server_at(serving.server, 0)
     command = command_at(connection.commands, slot)
     descriptors = descriptors_of(capsule_of(connection, command.buffer), command.key_count)
     held = block_slots_of(connection, slot, command.key_count)
     work_id = pack_work_id(_KIND_TRANSFER, connection.serial, index, slot)
     most = min(connection.room, CHUNK_REQUESTS)
-    count, nbytes, key = 0, 0, command.next_key
-    while key < command.key_count and count < most and nbytes < CHUNK_BYTES:
-        if held[key] >= 0:
-            descriptor = descriptor_at(descriptors, key)
+    count, left = 0, CHUNK_BYTES
+    while command.next_key < command.key_count and count < most and left > 0:
+        block = held[command.next_key]
+        whole = moved_bytes(serving, block) if block >= 0 else 0
+        if block >= 0:
+            nbytes = min(left, whole - command.next_offset)
             request = _send_wr_at(server.requests, count)
+            descriptor = descriptor_at(descriptors, command.next_key)
+            _form_request(serving, request, command, descriptor, block, nbytes)
             request.wr_id = work_id
-            request.opcode = _READ if command.opcode == _STORE else _WRITE
-            request.send_flags = 0
-            request.imm = 0
-            request.local_addr = payload_of(serving, held[key])
-            request.length = moved_bytes(serving, held[key])
-            request.lkey = server.pool_lkey
-            request.remote_addr = np.int64(descriptor.addr)
-            request.rkey = np.int64(descriptor.rkey)
-            nbytes += request.length
+            command.next_offset += nbytes
+            left -= nbytes
             count += 1
-        key += 1
+        if command.next_offset == whole:
+            command.next_key += 1
+            command.next_offset = 0
     # The chunk of the last key that moves is the command's last.
-    while key < command.key_count and held[key] < 0:
-        key += 1
-    return count, key
+    while command.next_key < command.key_count and held[command.next_key] < 0:
+        command.next_key += 1
+    return count
 
 
 @kernel
@@ -148,14 +163,16 @@ def _post_chunk(serving: Serving, index: int, connection: Any, slot: int) -> boo
     """Post the next part of a command's transfer; whether all of it is posted then."""
     server = server_at(serving.server, 0)
     command = command_at(connection.commands, slot)
-    count, end = _form_chunk(serving, index, connection, slot)
+    first_key, first_offset = command.next_key, command.next_offset
+    count = _form_chunk(serving, index, connection, slot)
     if count > 0:
         _send_wr_at(server.requests, count - 1).send_flags = _SIGNALED
         if verbs.post_send(serving.calls, connection.qp, server.requests, count) != _POSTED:
             _refuse(connection)
-        _note_posted(connection, count, slot, command.next_key, end)
-    command.next_key = end
-    return bool(end == command.key_count)
+        entry = _note_posted(connection, count, slot)
+        entry.first_key, entry.first_offset = first_key, first_offset
+        entry.end_key, entry.end_offset = command.next_key, command.next_offset
+    return bool(command.next_key == command.key_count)
 
 
 @kernel
@@ -173,7 +190,7 @@ def _post_response(serving: Serving, index: int, connection: Any, slot: int) -> 
     request.rkey = 0
     if verbs.post_send(serving.calls, connection.qp, server.requests, 1) != _POSTED:
         _refuse(connection)
-    _note_posted(connection, 1, slot, 0, 0)
+    _note_posted(connection, 1, slot)
 
 
 @kernel

@@ -137,7 +137,7 @@ def _start(
     command.command_id = read.command_id
     command.key_count = read.key_count
     command.buffer = buffer
-    command.next_key = 0
+    command.next_key = command.next_offset = 0
     moving = begin(serving, connection, slot, read.opcode, read.key_count, buffer, now)
     command.number = connection.begun
     connection.begun += 1
@@ -223,7 +223,7 @@ def _take_posted(serving: Serving, connection: Any, now: int) -> None:
         connection.free_count += 1
         return
     if command.opcode == _STORE:
-        sum_arrived(serving, connection, entry.slot, entry.first_key, entry.end_key)
+        sum_arrived(serving, connection, entry)
     if entry.end_key == command.key_count:
         _conclude(serving, connection, entry.slot, now)
 

@@ -220,15 +220,20 @@ def moved_bytes(serving: Serving, slot: int) -> int:
 
 
 @kernel
-def sum_arrived(serving: Serving, connection: Any, slot: int, first_key: int, end_key: int) -> None:
-    """Checksum the blocks of some keys of a STORE, which are in now."""
+def sum_arrived(serving: Serving, connection: Any, posted: Any) -> None:
+    """Go on with the checksums of a STORE, over the payload that is in now."""
+    slot = posted.slot
     command = command_at(connection.commands, slot)
     results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
     held = block_slots_of(connection, slot, command.key_count)
-    for i in range(first_key, end_key):
+    start = posted.first_offset
+    for i in range(posted.first_key, min(posted.end_key + 1, command.key_count)):
         if held[i] >= 0:
-            nbytes = moved_bytes(serving, held[i])
-            results[i]["checksum"] = crc32(0, payload_of(serving, held[i]), nbytes)
+            end = posted.end_offset if i == posted.end_key else moved_bytes(serving, held[i])
+            before = np.int64(results[i]["checksum"])
+            part = payload_of(serving, held[i]) + start
+            results[i]["checksum"] = crc32(before, part, end - start)
+        start = 0
 
 
 @kernel

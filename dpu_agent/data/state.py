@@ -20,8 +20,9 @@ from kvlane.verbs.calls import VerbCalls
 SEND_QUEUE_DEPTH = 256
 CHUNK_REQUESTS = SEND_QUEUE_DEPTH // 2
 """Work requests posted together: half of the queue is at work while the other is refilled."""
-CHUNK_BYTES = 1 << 20
-"""Payload posted together: checksums are made of each part while it still lies in the cache."""
+CHUNK_BYTES = 256 << 10
+"""Payload posted together, of several blocks or a part of one: the checksum of each chunk is made
+while it still lies in a core's cache."""
 RESPONSE_BYTES = HEADER_BYTES + MAX_KEYS_PER_CAPSULE * KEY_RESULT.itemsize
 """The largest response."""
 POLL_BATCH = 256
@@ -116,13 +117,14 @@ COMMAND = _fields(
     "number",  # of the transfer among those of the connection
     "key_count",
     "buffer",  # the receive buffer, which is kept as long as the transfer lasts
-    "next_key",  # the first whose payload was not asked for yet
+    "next_key",  # the first whose payload was not asked for yet, or not all of it
+    "next_offset",  # how much of it was
     "response_bytes",
 )
 
-POSTED = _fields("requests", "slot", "first_key", "end_key")
-"""What one signaled work request stands for: it and the ones before it, and the keys that they
-move; ``slot`` is the command slot."""
+POSTED = _fields("requests", "slot", "first_key", "first_offset", "end_key", "end_offset")
+"""What one signaled work request stands for: it and the ones before it, and the payload that they
+move, from an offset in one key's block to an offset in another's; ``slot`` is the command slot."""
 
 server_at = record_accessor(SERVER)
 connection_at = record_accessor(CONNECTION)
