@@ -9,7 +9,7 @@ from emulator.pcie import _send_kernels as sends
 from emulator.pcie import _sleep_kernels as sleeping
 from emulator.pcie._sleep_kernels import kick
 from emulator.pcie.faults import Fault
-from emulator.pcie.layout import QUEUE_INDEX_MASK, context_at, cq_at, qp_at
+from emulator.pcie.layout import PROGRESS_BYTES, QUEUE_INDEX_MASK, context_at, cq_at, qp_at
 from kvlane.calls import exported
 from kvlane.jit import kernel
 from kvlane.verbs.calls import FAULT, PostResult
@@ -46,7 +46,11 @@ def poll_cq(context: int, handle: int, out: int, count: int) -> int:
 
 @kernel
 def post_send(context: int, handle: int, requests: int, count: int) -> int:
-    """Post sends, and carry out what a quantum allows."""
+    """Post sends, and carry out what a quantum allows.
+
+    No more is moved by posts between two calls of progress than by one of those: whoever posts
+    much wants to see what has arrived while it is still in the cache.
+    """
     device = context_at(context, 0)
     qp = qp_at(device.qps, handle & QUEUE_INDEX_MASK)
     fault = sends.refusal(requests, count)
@@ -60,7 +64,8 @@ def post_send(context: int, handle: int, requests: int, count: int) -> int:
     if count > qp.sq_depth - (qp.sq_tail - qp.sq_done):
         return _FULL
     sends.enqueue(qp, requests, count)
-    turns.send_turn(device, qp)
+    if device.posted_bytes < PROGRESS_BYTES:
+        device.posted_bytes += turns.send_turn(device, qp)
     kick(device)
     return _POSTED
 

@@ -60,6 +60,7 @@ def _turn(context: Any, qp: Any) -> int:
 def progress(context: Any) -> int:
     """A turn for every queue pair, or for as many as the time allows; 1 when any used it."""
     worked = _attend(context)
+    context.posted_bytes = 0
     moved, count = 0, context.live_count
     for _ in range(count):
         if context.cursor >= count:

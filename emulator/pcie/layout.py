@@ -91,6 +91,7 @@ CONTEXT = np.dtype(
         ("board", "i8"),
         ("closed", "i8"),
         ("ticks", "i8"),  # calls of progress
+        ("posted_bytes", "i8"),  # carried out by posts since the last progress
         ("attend", "i8"),  # function that handles control messages and deaths
         ("attend_due", "i8"),
         ("attend_fd", "i8"),  # epoll of the control socket and of peers' pidfds
