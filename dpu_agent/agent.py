@@ -1,14 +1,16 @@
-"""The agent: sessions on the control side, the data worker behind them, and both wired up.
+"""The agent: sessions on the control side, the lanes that serve them, and both wired up.
 
-It lives on one asyncio loop. Whatever concerns the data path it asks of the worker and
-awaits; whatever the worker reports comes back onto the loop.
+It lives on one asyncio loop. Whatever concerns the data path it asks of a lane's worker and
+awaits; whatever the workers report comes back onto the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from dpu_agent.cache.policy.registry import make_policy
@@ -19,12 +21,10 @@ from dpu_agent.control.core import (
     OpenedSession,
     RemoteRegion,
     SessionNews,
-    StoreStats,
 )
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
-from dpu_agent.data.server import CapsuleServer
-from dpu_agent.runtime.worker import DataWorker
+from dpu_agent.lane import Lane
 from dpu_agent.sessions import Session, SessionTable
 from kvlane.errors import ConfigError, SessionNotFoundError
 from kvlane.namespace import Namespace
@@ -35,13 +35,19 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def open_blocks(device: Device, config: StoreConfig, index_seed: int) -> Blocks:
-    """The block store of a configuration, with its memory; ``ConfigError`` what is wrong."""
-    if config.block_bytes > device.max_message_bytes:
-        raise ConfigError(
-            f"store.block_bytes is {config.block_bytes}, but {device.name} moves at most "
-            f"{device.max_message_bytes} bytes at once; choose smaller blocks"
-        )
+def open_blocks(
+    devices: Sequence[Device], config: StoreConfig, index_seed: int
+) -> Sequence[Blocks]:
+    """The block store of a configuration, with its memory, for each port that is to reach it.
+
+    ``ConfigError`` says what is wrong.
+    """
+    for device in devices:
+        if config.block_bytes > device.max_message_bytes:
+            raise ConfigError(
+                f"store.block_bytes is {config.block_bytes}, but {device.name} moves at most "
+                f"{device.max_message_bytes} bytes at once; choose smaller blocks"
+            )
     capacity_blocks = config.capacity_bytes // config.block_bytes
     try:
         store = BlockStore(
@@ -50,30 +56,32 @@ def open_blocks(device: Device, config: StoreConfig, index_seed: int) -> Blocks:
             policy=make_policy(config.policy, capacity_blocks),
             seed=index_seed,
         )
-        return Blocks(store, PayloadPool(device, capacity_blocks * config.block_bytes))
+        buffer = devices[0].alloc(capacity_blocks * config.block_bytes)
     except (MemoryError, OSError) as error:
         raise ConfigError(
             f"store.capacity_bytes is {config.capacity_bytes}, more memory than this machine "
             f"gives; choose less"
         ) from error
+    return [Blocks(store, PayloadPool(device, buffer)) for device in devices]
 
 
 class Agent:
-    """Implements ``dpu_agent.control.core.AgentCore`` over a device that its caller closes."""
+    """Implements ``dpu_agent.control.core.AgentCore`` over devices that its caller closes."""
 
     def __init__(
         self,
-        device: Device,
-        blocks: Blocks,
+        ports: Sequence[Blocks],
         limits: SessionsConfig,
         *,
         boot_id: bytes,
         clock: Clock,
         spin_us: int = DEFAULT_SPIN_US,
     ) -> None:
-        """Must be called on the loop that will use it; ``boot_id`` is new at every start."""
-        self._device = device
-        self._blocks = blocks
+        """Must be called on the loop that will use it; ``boot_id`` is new at every start.
+
+        ``ports`` are the blocks as each port reaches them: a lane for each.
+        """
+        self._store = ports[0].store
         self._limits = limits
         self._boot_id = boot_id
         self._clock = clock
@@ -84,20 +92,20 @@ class Agent:
         self._table = SessionTable(max_sessions=limits.max_sessions, id_base=id_base)
         self._graces: dict[int, asyncio.TimerHandle] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._server = CapsuleServer(
-            device,
-            blocks,
-            boot_id=boot_id,
-            max_sessions=limits.max_sessions,
-            max_queue_depth=limits.max_queue_depth,
-            on_failure=self._report_failure,
-        )
+        self._lane_of: dict[int, Lane] = {}
         self.worker_death: asyncio.Future[BaseException] = self._loop.create_future()
-        """Done when the data worker has died, and the agent with it."""
-        self._worker = DataWorker(
-            self._server, spin_ns=spin_us * 1_000, on_death=self._report_worker_death
-        )
-        self._worker.start()
+        """Done when a data worker has died, and the agent with it."""
+        self._lanes = [
+            Lane(
+                blocks,
+                limits,
+                boot_id=boot_id,
+                spin_ns=spin_us * 1_000,
+                on_failure=self._report_failure,
+                on_death=self._report_worker_death,
+            )
+            for blocks in ports
+        ]
 
     @property
     def boot_id(self) -> bytes:
@@ -107,7 +115,7 @@ class Agent:
     @property
     def device_name(self) -> str:
         """The NIC, for people."""
-        return self._device.name
+        return self._lanes[0].device.name
 
     @property
     def max_queue_depth(self) -> int:
@@ -117,7 +125,7 @@ class Agent:
     @property
     def max_block_bytes(self) -> int:
         """Bytes of a slot."""
-        return self._blocks.store.block_bytes
+        return self._store.block_bytes
 
     async def open_session(
         self,
@@ -135,14 +143,16 @@ class Agent:
             )
         depth = min(queue_depth, self.max_queue_depth)
         session_id = self._table.attach(client_name, namespace).session_id
+        lane = self._take_lane(session_id)
         try:
-            local = await self._in_worker(
-                lambda: self._server.open(session_id, endpoint, regions, depth)
+            local = await _in_worker(
+                lane, lambda: lane.server.open(session_id, endpoint, regions, depth)
             )
         except BaseException:
             self._table.abandon(session_id)
+            self._leave_lane(session_id)
             # Cancelled, maybe: then the call may still run, and this one runs after it.
-            self._worker.call(lambda: self._server.close(session_id))
+            lane.worker.call(lambda: lane.server.close(session_id))
             raise
         self._graces[session_id] = self._loop.call_later(
             self._limits.watch_grace_ms / 1000, self._grace_is_over, session_id
@@ -166,17 +176,19 @@ class Agent:
     async def register_memory(self, session_id: int, regions: Sequence[RemoteRegion]) -> None:
         """Add regions; see ``AgentCore.register_memory``."""
         self._table.get(session_id)
-        await self._in_worker(lambda: self._server.register(session_id, regions))
+        lane = self._lane_of[session_id]
+        await _in_worker(lane, lambda: lane.server.register(session_id, regions))
 
     async def deregister_memory(self, session_id: int, rkeys: Sequence[int]) -> None:
         """Take regions away; see ``AgentCore.deregister_memory``."""
         self._table.get(session_id)
+        lane = self._lane_of[session_id]
         ended = asyncio.Event()
 
         def tell() -> None:
             self._loop.call_soon_threadsafe(ended.set)
 
-        await self._in_worker(lambda: self._server.deregister(session_id, rkeys, tell))
+        await _in_worker(lane, lambda: lane.server.deregister(session_id, rkeys, tell))
         await ended.wait()
 
     async def watch_session(self, session_id: int) -> AsyncGenerator[tuple[SessionNews, str], None]:
@@ -198,21 +210,21 @@ class Agent:
                 await self._spawn(self._close_if_open(session_id, "its watcher went away"))
 
     async def stats(self) -> AgentStats:
-        """A consistent snapshot."""
-
-        def gather() -> tuple[StoreStats, dict[str, int], dict[str, int]]:
-            store = self._blocks.store.stats()
-            return store, self._server.executed, self._device.counters()
-
-        store, commands, counters = await self._in_worker(gather)
+        """A snapshot; the store's part of it is consistent."""
+        commands: Counter[str] = Counter()
+        counters: Counter[str] = Counter()
+        for lane in self._lanes:
+            executed, counted = await _in_worker(lane, partial(_counts_of, lane))
+            commands.update(executed)
+            counters.update(counted)
         return AgentStats(
             uptime_ms=(self._clock() - self._started_at) // 1_000_000,
             sessions=len(self._table),
             draining=self._table.draining,
-            store=store,
+            store=self._store.stats(),
             namespaces=self._table.namespaces(),
-            commands=commands,
-            device_counters=counters,
+            commands=dict(commands),
+            device_counters=dict(counters),
         )
 
     async def drain(self) -> int:
@@ -227,18 +239,25 @@ class Agent:
             await self._close_if_open(session_id, reason)
 
     async def stop(self) -> None:
-        """End the sessions and the worker; the device is not used afterwards."""
+        """End the sessions and the workers; the devices are not used afterwards."""
         alive = not self.worker_death.done()
         if alive:
             await self.end_sessions("the agent is stopping")
-        await asyncio.to_thread(self._worker.stop)
-        if alive:
-            # Only now: the worker polls the completion queue for as long as it runs.
-            self._server.close_all()
-        self._blocks.pool.close()
+        for lane in self._lanes:
+            await asyncio.to_thread(lane.stop, worker_is_alive=alive)
 
-    async def _in_worker(self, function: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._worker.call(function))
+    def _take_lane(self, session_id: int) -> Lane:
+        """The lane with the fewest sessions, for one more."""
+        lane = min(self._lanes, key=lambda lane: lane.sessions)
+        lane.sessions += 1
+        self._lane_of[session_id] = lane
+        return lane
+
+    def _leave_lane(self, session_id: int) -> Lane:
+        """A session has ended, or will once its lane has been told."""
+        lane = self._lane_of.pop(session_id)
+        lane.sessions -= 1
+        return lane
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
         """Start ``work``; cancelling the future that is returned does not cancel it."""
@@ -248,7 +267,8 @@ class Agent:
         return asyncio.shield(task)
 
     async def _finish_closing(self, session: Session, reason: str) -> None:
-        await self._in_worker(lambda: self._server.close(session.session_id))
+        lane = self._leave_lane(session.session_id)
+        await _in_worker(lane, lambda: lane.server.close(session.session_id))
         _log.info("sessions/%d closed: %s", session.session_id, reason)
         session.tell(SessionNews.CLOSED, reason)
 
@@ -275,8 +295,22 @@ class Agent:
     def _session_failed(self, session_id: int, reason: str) -> None:
         self._end_grace(session_id)
         if session_id in self._table:
+            self._leave_lane(session_id)
             self._table.remove(session_id).tell(SessionNews.CLOSED, reason)
 
     def _report_worker_death(self, error: BaseException) -> None:
         """Called in the worker, as the last thing it does."""
-        self._loop.call_soon_threadsafe(self.worker_death.set_result, error)
+        self._loop.call_soon_threadsafe(self._worker_died, error)
+
+    def _worker_died(self, error: BaseException) -> None:
+        if not self.worker_death.done():
+            self.worker_death.set_result(error)
+
+
+async def _in_worker(lane: Lane, function: Callable[[], T]) -> T:
+    return await asyncio.wrap_future(lane.worker.call(function))
+
+
+def _counts_of(lane: Lane) -> tuple[dict[str, int], dict[str, int]]:
+    """Commands by opcode and counters of the port; called in the lane's worker."""
+    return lane.server.executed, lane.device.counters()

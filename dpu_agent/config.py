@@ -13,6 +13,7 @@ from kvlane.limits import (
     MAX_BLOCK_BYTES,
     MAX_QUEUE_DEPTH,
     MAX_SESSIONS,
+    MAX_WORKERS,
     MIN_BLOCK_BYTES,
 )
 from kvlane.verbs.backends import BACKENDS
@@ -114,11 +115,21 @@ DEFAULT_SPIN_US = 50
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """The thread that serves commands."""
+    """The threads that serve commands."""
+
+    workers: int = setting(
+        0,
+        "How many there are, each with a port of its own and its share of the sessions; 0 is "
+        "one for every two processors that the agent may use, and one at least.",
+        rule="A worker that is busy takes a whole core. On the udp link ports follow each other "
+        "from that of the listen address; a raw link, a capture and a trace have one.",
+        minimum=0,
+        maximum=MAX_WORKERS,
+    )
 
     spin_us: int = setting(
         DEFAULT_SPIN_US,
-        "How long it looks for work without a pause before it sleeps; 0 sleeps at once.",
+        "How long a thread looks for work without a pause before it sleeps; 0 sleeps at once.",
         unit="microseconds",
         rule="Waking up takes 5 to 50 us. A core that does nothing else may spin for "
         "milliseconds; what shares its core with others should not.",

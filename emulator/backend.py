@@ -6,15 +6,16 @@ import itertools
 import mmap
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.link.faults import FaultPlan
 from emulator.nic.assembly import NicParts, assemble_nic
-from emulator.nic.links import PCIE, LinkPlace, open_link
+from emulator.nic.links import PCIE, RAW, LinkPlace, open_link
 from emulator.nic.options import NicOptions
 from emulator.nic.registrable import require_registrable
 from emulator.nic.sharing import SharedNic, shared_nic
@@ -289,3 +290,28 @@ def open_device(options: Mapping[str, object]) -> EmulatedDevice | PcieDevice:
     """Open an emulated NIC; see ``NicOptions`` for what ``options`` may hold."""
     chosen = load_mapping(NicOptions, options, where="device.options")
     return PcieDevice() if chosen.link == PCIE else EmulatedDevice(chosen)
+
+
+def open_ports(
+    options: Mapping[str, object], count: int
+) -> Sequence[EmulatedDevice] | Sequence[PcieDevice]:
+    """Open ``count`` emulated NICs of the same kind, on ports that follow each other; one where a
+    second would want the same interface or file."""
+    chosen = load_mapping(NicOptions, options, where="device.options")
+    if chosen.link == PCIE:
+        return [PcieDevice() for _ in range(count)]
+    alone = chosen.link == RAW or chosen.pcap or chosen.trace
+    with ExitStack() as undo:
+        devices: list[EmulatedDevice] = []
+        for number in range(1 if alone else count):
+            devices.append(EmulatedDevice(_numbered(chosen, number)))
+            undo.callback(devices[-1].close)
+        undo.pop_all()
+    return devices
+
+
+def _numbered(options: NicOptions, number: int) -> NicOptions:
+    """The options of a further port: with an address and faults of its own."""
+    host, port = parse_endpoint(options.listen)
+    seed = options.seed + number if options.seed else 0
+    return replace(options, listen=f"{host}:{port + number if port else 0}", seed=seed)

@@ -41,6 +41,12 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     show_default=True,
     help="How long to look for work without a pause before sleeping, in microseconds.",
 )
+@click.option(
+    "--workers",
+    default=0,
+    show_default=True,
+    help="Threads that serve commands; 0 is one for every two processors.",
+)
 @click.option("--capacity", default="1GiB", show_default=True, help="Memory for blocks.")
 @click.option("--block-bytes", default="1MiB", show_default=True, help="Size of a slot.")
 @click.option("--policy", default="lru", show_default=True, help="Eviction policy.")
@@ -62,6 +68,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     data_listen: str,
     link: str,
     spin_us: int,
+    workers: int,
     capacity: str,
     block_bytes: str,
     policy: str,
@@ -89,7 +96,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
                 "block_bytes": block_bytes,
                 "policy": policy,
             },
-            "data": {"spin_us": spin_us},
+            "data": {"spin_us": spin_us, "workers": workers},
         }
         return load_mapping(AgentConfig, mapping, "command line")
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from kvlane.config import BYTES, load_mapping, setting
 from kvlane.errors import AgentUnreachableError, ConfigError
-from kvlane.limits import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
+from kvlane.limits import MAX_BLOCK_BYTES, MAX_WORKERS, MIN_BLOCK_BYTES
 
 SCHEME = "emulated:"
 
@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 5.0
 """How long the agent may take to stop by itself, and again after SIGTERM."""
 
 _STDERR_TAIL_BYTES = 4096
-_NUMBERS = ("seed", "spin_us")
+_NUMBERS = ("seed", "spin_us", "workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,12 @@ class EmulatedOptions:
         "How long the agent looks for work without a pause before it sleeps, in microseconds.",
         minimum=0,
         maximum=1_000_000,
+    )
+    workers: int = setting(
+        0,
+        "Threads of the agent that serve commands; 0 is one for every two processors.",
+        minimum=0,
+        maximum=MAX_WORKERS,
     )
     faults: str = setting("", "Faults of the agent's link, such as drop=0.01.")
     seed: int = setting(0, "Seed of the faults.", minimum=0)
@@ -160,6 +166,7 @@ def _arguments(options: EmulatedOptions) -> Iterable[str]:
     yield from ("--capacity", str(options.capacity), "--block-bytes", str(options.block_bytes))
     yield from ("--faults", options.faults, "--seed", str(options.seed))
     yield from ("--link", options.link, "--spin-us", str(options.spin_us))
+    yield from ("--workers", str(options.workers))
 
 
 def _environment() -> dict[str, str]:

@@ -60,6 +60,8 @@ class StoreArrays(NamedTuple):
     policy: PolicyCalls
     block_bytes: int
     """Of a slot."""
+    gate: int
+    """Address of the lock of ``kvlane._ticket_kernels`` that ``_shared_store_kernels`` take."""
 
 
 @kernel

@@ -2,7 +2,7 @@
 
 It keeps metadata only and never touches a payload byte: it hands out slots, and whoever
 moves bytes does so between ``reserve`` and ``publish``, or between ``pin`` and ``unpin``.
-It is sans-IO and has one owner; calls are batches and must not overlap.
+It is sans-IO. Calls are batches, which any thread may make: they pass one at a time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpu_agent.cache import _store_kernels as kernels
+from dpu_agent.cache import _shared_store_kernels as kernels
 from dpu_agent.cache._slot_kernels import new_ledger, new_slot_table
 from dpu_agent.cache._store_kernels import Statuses, StoreArrays
+from dpu_agent.cache._store_kernels import slot_offset as offset_of_slot
 from dpu_agent.cache.index import key_words, new_index
 from dpu_agent.cache.policy.base import EvictionPolicy, SlotArray
 from dpu_agent.control.core import StoreStats
+from kvlane._ticket_kernels import GATE_WORDS
 from kvlane.capsule import KeyArray
 from kvlane.errors import ConfigError
 from kvlane.limits import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
@@ -47,12 +49,15 @@ class BlockStore:
         self.capacity_blocks = capacity_blocks
         self.block_bytes = block_bytes
         self.policy = policy
+        self._gate = np.zeros(GATE_WORDS, np.int64)
+        self._books = new_ledger(capacity_blocks)
         self.arrays = StoreArrays(
             by_key=new_index(capacity_blocks, seed),
             table=new_slot_table(capacity_blocks),
             ledger=new_ledger(capacity_blocks),
             policy=policy.calls,
             block_bytes=block_bytes,
+            gate=int(self._gate.ctypes.data),
         )
 
     # Lookups that leave no trace
@@ -102,7 +107,7 @@ class BlockStore:
 
     def slot_offset(self, slot: _Slots) -> _Slots:
         """Where a slot, or each of an array of slots, begins in the payload memory."""
-        offset: _Slots = kernels.slot_offset(self.arrays, slot)
+        offset: _Slots = offset_of_slot(self.arrays, slot)
         return offset
 
     # Writing
@@ -151,7 +156,8 @@ class BlockStore:
 
     def stats(self) -> StoreStats:
         """Gauges and counters."""
-        book = self.arrays.ledger[0]
+        kernels.copy_ledger(self.arrays, self._books)
+        book = self._books[0]
         return StoreStats(
             capacity_blocks=self.capacity_blocks,
             block_bytes=self.block_bytes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpu_agent.cache import _store_kernels as store_kernels
+from dpu_agent.cache import _shared_store_kernels as store_kernels
 from dpu_agent.data._capsule_kernels import (
     ReadCommand,
     moves_payload,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpu_agent.cache import _store_kernels as store_kernels
+from dpu_agent.cache import _shared_store_kernels as store_kernels
+from dpu_agent.cache._store_kernels import slot_offset
 from dpu_agent.data._capsule_kernels import moves_payload
 from dpu_agent.data._region_kernels import is_inside
 from dpu_agent.data.state import (
@@ -210,7 +211,7 @@ def _one(value: int) -> Words:
 def payload_of(serving: Serving, slot: int) -> int:
     """Address of the payload of a store's slot."""
     pool = server_at(serving.server, 0).pool_addr
-    return int(pool + store_kernels.slot_offset(serving.store, slot))
+    return int(pool + slot_offset(serving.store, slot))
 
 
 @kernel

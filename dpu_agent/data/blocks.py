@@ -1,4 +1,5 @@
-"""The blocks of an agent: the store knows their slots, the pool holds their bytes."""
+"""The blocks of an agent as one of its ports reaches them: the store knows their slots, the pool
+holds their bytes."""
 
 from __future__ import annotations
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import Device
 
 
 class PayloadPool:
-    """One allocation, registered once: registering per block would cost more than moving it.
+    """One allocation, registered once a device: registering per block would cost more than moving
+    it.
 
     No remote access is granted. The agent reads from and writes to hosts, never the other
     way round, so a host that knows an address here can do nothing with it.
     """
 
-    def __init__(self, device: Device, nbytes: int) -> None:
-        self.buffer = device.alloc(nbytes)
-        self._region = device.register(self.buffer, AccessFlags.LOCAL_WRITE)
+    def __init__(self, device: Device, buffer: NDArray[np.uint8]) -> None:
+        self.device = device
+        self._region = device.register(buffer, AccessFlags.LOCAL_WRITE)
 
     @property
     def addr(self) -> int:

@@ -11,7 +11,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,12 @@ from kvlane.capsule import BOOT_ID_BYTES
 from kvlane.config import parse_endpoint
 from kvlane.errors import ConfigError
 from kvlane.jit import CACHE_DIR, is_warm, mark_warm
-from kvlane.verbs.backends import open_device
+from kvlane.verbs.backends import open_device, open_ports
 from kvlane.verbs.protocols import Device
 
 _STOP_GRACE_S = 1.0
 _INDEX_SEED_BITS = 256
+_CPUS_A_WORKER = 2
 _log = logging.getLogger(__name__)
 
 
@@ -52,13 +54,15 @@ def run_agent(
     say why it could not start.
     """
     _require_free(config.control.listen)
-    device = open_device(config.device.verbs, config.device.options)
-    try:
-        blocks = open_blocks(device, config.store, secrets.randbits(_INDEX_SEED_BITS))
-        _compile(device, config)
-        return asyncio.run(_serve(config, device, blocks, announce, stop_at_stdin_eof))
-    finally:
-        device.close()
+    workers = config.data.workers or max(1, len(os.sched_getaffinity(0)) // _CPUS_A_WORKER)
+    devices = open_ports(config.device.verbs, config.device.options, workers)
+    with ExitStack() as undo:
+        for device in devices:
+            undo.callback(device.close)
+        ports = open_blocks(devices, config.store, secrets.randbits(_INDEX_SEED_BITS))
+        _compile(devices[0], config)
+        _log.info("%d data workers", len(devices))
+        return asyncio.run(_serve(config, ports, announce, stop_at_stdin_eof))
 
 
 def compile_ahead(config: AgentConfig) -> bool:
@@ -98,15 +102,13 @@ def _require_free(listen: str) -> None:
 
 async def _serve(
     config: AgentConfig,
-    device: Device,
-    blocks: Blocks,
+    ports: Sequence[Blocks],
     announce: Callable[[Ready], None],
     stop_at_stdin_eof: bool,
 ) -> int:
     boot_id = secrets.token_bytes(BOOT_ID_BYTES)
     agent = Agent(
-        device,
-        blocks,
+        ports,
         config.sessions,
         boot_id=boot_id,
         clock=time.monotonic_ns,

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 def warm_up(device: Device, policy: str, *, clock: Clock) -> bool:
     """Run every command once; True when all have succeeded. A failure is logged, not raised:
     a device that is told to lose packets may fail here and still be what its user wants."""
-    pool = PayloadPool(device, _CAPACITY_BLOCKS * _BLOCK_BYTES)
+    pool = PayloadPool(device, device.alloc(_CAPACITY_BLOCKS * _BLOCK_BYTES))
     store = BlockStore(
         capacity_blocks=_CAPACITY_BLOCKS,
         block_bytes=_BLOCK_BYTES,

@@ -20,6 +20,7 @@ CREDIT_SLACK = 8
 """Receive buffers beyond the credits, so that an excess is answered and not just RNR-NAKed."""
 
 MAX_SESSIONS = 256
+MAX_WORKERS = 64
 MAX_REGIONS_PER_SESSION = 1024
 
 MIN_BLOCK_BYTES = 64

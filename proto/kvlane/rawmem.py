@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,17 @@ else:
         """Whoever sees a store after this sees all stores before it: so the interpreter has it."""
 
 
+def _named_for(accessor: Callable[[int, int], Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
+    """Give an accessor a name that no accessor of another dtype has.
+
+    Machine code is linked by names that count functions within a process. Those of two processes
+    meet in the kernel cache, and closures of one name would be taken for each other.
+    """
+    digest = blake2b(repr(dtype).encode(), digest_size=8).hexdigest()
+    accessor.__name__ = accessor.__qualname__ = f"{accessor.__name__}_{digest}"
+    return accessor
+
+
 def record_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
     """A kernel ``(table address, index) -> record`` for a table of ``dtype``.
 
@@ -82,11 +94,10 @@ def record_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
     size = dtype.itemsize
     if JIT_ENABLED:
 
-        @kernel
         def record_at(table: int, index: int) -> Any:
             return carray(_pointer(table + index * size), 1, dtype)[0]
 
-        return record_at
+        return kernel(_named_for(record_at, dtype))
 
     def record_at_plain(table: int, index: int) -> Any:
         memory: Any = (ctypes.c_uint8 * size).from_address(int(table) + int(index) * size)
@@ -100,11 +111,10 @@ def array_accessor(dtype: np.dtype[Any]) -> Callable[[int, int], Any]:
     size = dtype.itemsize
     if JIT_ENABLED:
 
-        @kernel
         def array_at(address: int, count: int) -> Any:
             return carray(_pointer(address), count, dtype)
 
-        return array_at
+        return kernel(_named_for(array_at, dtype))
 
     def array_at_plain(address: int, count: int) -> Any:
         if count <= 0:

@@ -162,7 +162,9 @@ class ServerRig:
             policy=make_policy("lru", capacity_blocks),
             seed=1,
         )
-        self.pool = PayloadPool(self.agent_device, capacity_blocks * BLOCK_BYTES)
+        self.pool = PayloadPool(
+            self.agent_device, self.agent_device.alloc(capacity_blocks * BLOCK_BYTES)
+        )
         self.failures: list[tuple[int, str]] = []
         self.server = CapsuleServer(
             self.agent_device,

@@ -67,9 +67,9 @@ def agent_here(device_name: str, store: StoreConfig) -> Iterator[str]:
     stop = loop.create_future()
 
     async def live() -> None:
-        blocks = open_blocks(device, store, 1)
+        ports = open_blocks([device], store, 1)
         boot_id = secrets.token_bytes(BOOT_ID_BYTES)
-        agent = Agent(device, blocks, SessionsConfig(), boot_id=boot_id, clock=time.monotonic_ns)
+        agent = Agent(ports, SessionsConfig(), boot_id=boot_id, clock=time.monotonic_ns)
         try:
             control = await serve(agent, "127.0.0.1:0")
             address[0] = control.address

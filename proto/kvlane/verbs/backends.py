@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -25,10 +25,19 @@ class Backend(Protocol):
     def open_device(self, options: Mapping[str, object]) -> Device:
         """Open the NIC that ``options`` describe; ``ConfigError`` names what is wrong in them."""
 
+    def open_ports(self, options: Mapping[str, object], count: int) -> Sequence[Device]:
+        """Open ``count`` devices that differ in nothing that peers care about, so that as many
+        threads may drive one each; fewer, one at least, where there are no more."""
+
 
 def open_device(backend: str, options: Mapping[str, object]) -> Device:
     """Open a device of the named backend."""
     return _find(backend).open_device(options)
+
+
+def open_ports(backend: str, options: Mapping[str, object], count: int) -> Sequence[Device]:
+    """Open ``count`` devices of the named backend, or as many as it has of the kind."""
+    return _find(backend).open_ports(options, count)
 
 
 def options_type(backend: str) -> type:

@@ -57,13 +57,14 @@ class World:
 
 
 @asynccontextmanager
-async def running(limits: SessionsConfig | None = None) -> AsyncIterator[World]:
-    fabric = LoopbackFabric(devices=2)
+async def running(
+    limits: SessionsConfig | None = None, *, more_lanes: int = 0
+) -> AsyncIterator[World]:
+    fabric = LoopbackFabric(devices=2 + more_lanes)
+    devices = [fabric.devices[0], *fabric.devices[2:]]
     store = StoreConfig(capacity_bytes=16 * BLOCK_BYTES, block_bytes=BLOCK_BYTES)
-    blocks = open_blocks(fabric.devices[0], store, index_seed=1)
     agent = Agent(
-        fabric.devices[0],
-        blocks,
+        open_blocks(devices, store, index_seed=1),
         limits or SessionsConfig(),
         boot_id=BOOT_ID,
         clock=time.monotonic_ns,
@@ -247,7 +248,7 @@ async def test_an_open_that_is_cancelled_leaves_no_session(
 ) -> None:
     async with running() as world:
         entered, leave = threading.Event(), threading.Event()
-        server = world.agent._server
+        server = world.agent._lanes[0].server
         server_open = server.open
 
         def block() -> None:
@@ -259,7 +260,7 @@ async def test_an_open_that_is_cancelled_leaves_no_session(
             return server_open(*arguments)
 
         if when == "waiting":
-            world.agent._worker.call(block)
+            world.agent._lanes[0].worker.call(block)
             await asyncio.to_thread(entered.wait, LIMIT_S)
         else:
             monkeypatch.setattr(server, "open", open_after_block)
@@ -279,7 +280,9 @@ async def test_memory_is_taken_back_after_its_last_command() -> None:
         host, opened = await world.open()
         world.fabric.hold(WrOpcode.RDMA_READ)
         host.send(Opcode.STORE, key_array(1), host.descriptors(0))
-        await eventually(lambda: len(world.agent._server._by_id[host.session]._running()) == 1)
+        await eventually(
+            lambda: len(world.agent._lanes[0].server._by_id[host.session]._running()) == 1
+        )
         rkeys = [host.region.rkey]
         taking = asyncio.create_task(world.agent.deregister_memory(opened.session_id, rkeys))
         await asyncio.sleep(0)  # the call is on its way
@@ -303,7 +306,7 @@ async def test_blocks_longer_than_the_device_can_move_are_refused() -> None:
     (device,) = LoopbackFabric(devices=1).devices
     device.max_message_bytes = 4096
     with pytest.raises(ConfigError, match="smaller blocks"):
-        open_blocks(device, StoreConfig(capacity_bytes=1 << 20, block_bytes=8192), index_seed=1)
+        open_blocks([device], StoreConfig(capacity_bytes=1 << 20, block_bytes=8192), index_seed=1)
 
 
 async def test_a_dead_worker_is_reported_and_calls_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +317,64 @@ async def test_a_dead_worker_is_reported_and_calls_fail(monkeypatch: pytest.Monk
         def fail(spin_ns: int, limit_ns: int, wake_fd: int) -> None:
             raise bug
 
-        monkeypatch.setattr(world.agent._server, "run", fail)
+        monkeypatch.setattr(world.agent._lanes[0].server, "run", fail)
         assert await asyncio.wait_for(world.agent.worker_death, LIMIT_S) is bug
         with pytest.raises(WorkerDeadError):
             await world.agent.stats()
+
+
+def lanes_in_use(world: World) -> list[int]:
+    """Queue pairs of the agent at each of its ports."""
+    ports = [lane.device for lane in world.agent._lanes]
+    return [sum(qp.device is port for qp in world.fabric.qps.values()) for port in ports]
+
+
+async def test_sessions_go_to_the_lane_that_has_the_fewest() -> None:
+    async with running(more_lanes=2) as world:
+        opened = [(await world.open())[1] for _ in range(7)]
+        assert lanes_in_use(world) == [3, 2, 2]
+        for index in (1, 4):
+            await world.agent.close_session(opened[index].session_id, "test")
+        assert lanes_in_use(world) == [3, 0, 2]
+        for _ in range(2):
+            await world.open()
+        assert lanes_in_use(world) == [3, 2, 2]
+
+
+async def test_what_one_lane_stores_the_others_retrieve_and_all_is_counted() -> None:
+    async with running(more_lanes=1) as world:
+        hosts = [(await world.open())[0] for _ in range(2)]
+        hosts[0].fill([0])
+        hosts[0].send(Opcode.STORE, key_array(1), hosts[0].descriptors(0))
+        await answers(hosts[0], 1)
+        hosts[1].send(Opcode.RETRIEVE, key_array(1), hosts[1].descriptors(3))
+        (response,) = await answers(hosts[1], 1)
+        assert response.result == 1
+        assert (hosts[1].block(3) == hosts[0].block(0)).all()
+        stats = await world.agent.stats()
+        assert stats.commands == {"STORE": 1, "RETRIEVE": 1}
+        assert (stats.store.stored, stats.store.hits, stats.store.pinned) == (1, 1, 0)
+
+
+async def test_a_session_that_fails_leaves_its_lane() -> None:
+    async with running(more_lanes=1) as world:
+        host, _ = await world.open()
+        await world.open()
+        world.agent._lanes[0].server._on_failure(host.session, "it broke")
+        await eventually(lambda: world.agent._lanes[0].sessions == 0)
+        await world.open()
+        assert world.agent._lanes[0].sessions == 1
+
+
+async def test_one_dead_worker_ends_the_agent_whichever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: int) -> None:
+        raise RuntimeError("out of order")
+
+    async with running(more_lanes=1) as world:
+        for lane in world.agent._lanes:
+            monkeypatch.setattr(lane.server, "run", fail)
+            lane.worker.call(lambda: None)
+        error = await asyncio.wait_for(world.agent.worker_death, LIMIT_S)
+        assert str(error) == "out of order"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvlane.jit import kernel
-from kvlane.rawmem import bytes_at, copy, crc32, crc32_sliced, record_accessor
+from kvlane.jit import JIT_ENABLED, kernel
+from kvlane.rawmem import array_accessor, bytes_at, copy, crc32, crc32_sliced, record_accessor
 from tests.support.repository import run_python
 
 DATA = np.frombuffer(np.random.default_rng(7).bytes(5000), np.uint8)
@@ -153,3 +153,11 @@ def test_record_is_a_reference_into_the_table() -> None:
     assert table["wide"].tolist() == [0, 4000000000, 4000000001, 4000000002, 0]
     assert table["tail"].tolist() == [0, -10, 0, 10, 0]
     assert total == 0 - 10 + 0 + 10
+
+
+@pytest.mark.skipif(not JIT_ENABLED, reason="only compiled code is linked by name")
+def test_accessors_of_different_records_are_linked_by_different_names() -> None:
+    first, second = np.dtype([("x", "i8")]), np.dtype([("x", "i8"), ("y", "i8")])
+    for accessor in (record_accessor, array_accessor):
+        names = [accessor(dtype).__name__ for dtype in (first, second, first)]
+        assert names[0] == names[2] != names[1]

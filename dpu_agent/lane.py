@@ -1,0 +1,52 @@
+"""A lane of the agent: a port of the NIC, and the thread that serves the sessions behind it.
+
+Lanes share the blocks. Each has queue pairs, completions and registered memory of its own, so
+that their threads meet only in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dpu_agent.config import SessionsConfig
+from dpu_agent.data.blocks import Blocks
+from dpu_agent.data.server import CapsuleServer
+from dpu_agent.runtime.worker import DataWorker
+
+
+class Lane:
+    """Serves the sessions that it is given."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        limits: SessionsConfig,
+        *,
+        boot_id: bytes,
+        spin_ns: int,
+        on_failure: Callable[[int, str], None],
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        """Both callbacks come from the lane's thread; see ``CapsuleServer`` and ``DataWorker``."""
+        self.device = blocks.pool.device
+        self.sessions = 0
+        """How many it was given and has still; kept by the agent."""
+        self._pool = blocks.pool
+        self.server = CapsuleServer(
+            self.device,
+            blocks,
+            boot_id=boot_id,
+            max_sessions=limits.max_sessions,
+            max_queue_depth=limits.max_queue_depth,
+            on_failure=on_failure,
+        )
+        self.worker = DataWorker(self.server, spin_ns=spin_ns, on_death=on_death)
+        self.worker.start()
+
+    def stop(self, *, worker_is_alive: bool) -> None:
+        """End the thread, then all that it served; the device is not used afterwards."""
+        self.worker.stop()
+        if worker_is_alive:
+            # Only now: the worker polls the completion queue for as long as it runs.
+            self.server.close_all()
+        self._pool.close()
