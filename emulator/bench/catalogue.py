@@ -1,4 +1,4 @@
-"""The benchmarks by name, in the order in which ``kvlane bench all`` runs them."""
+"""The benchmarks by name, in the order in which ``kvlane bench all`` runs them, and studies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from emulator.bench import (
+    breakdown,
+    charts,
     connections,
     engine,
     exist,
@@ -18,6 +20,7 @@ from emulator.bench import (
 )
 from emulator.bench.report import Report
 from emulator.bench.rounds import Progress
+from emulator.bench.showing import Tellable
 
 Run = Callable[[int, Progress, str], Report]
 """Measures so many rounds over a link, and says meanwhile what it does."""
@@ -39,3 +42,9 @@ BENCHES: Mapping[str, Run] = {
     index.NAME: index.run,
     engine.NAME: _of_its_own_link(engine.run),
 }
+
+STUDIES: Mapping[str, Callable[[int, Progress], Tellable]] = {
+    charts.NAME: charts.run,
+    breakdown.BREAKDOWN: breakdown.run,
+}
+"""What is no comparison with a goal, and so no part of all."""

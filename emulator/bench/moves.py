@@ -10,9 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 
-from emulator.bench.blast import blast
-from emulator.bench.clock import rate_gbps
-from emulator.bench.memcpy import Memcpy
+from emulator.bench.limits import LIMIT_NAMES, limit_of
 from emulator.bench.peers.mooncake import MOONCAKE
 from emulator.bench.peers.nixl import NixlPath
 from emulator.bench.peers.registry import STORES, Shape, start_nixl, start_stores
@@ -20,8 +18,6 @@ from emulator.bench.peers.turns import turn
 from emulator.bench.report import Goal, Report
 from emulator.bench.rounds import Measure, Progress, alternate
 from emulator.bench.transfer import (
-    BLAST,
-    MEMCPY,
     OURS,
     OURS_CONCURRENT,
     ConcurrentLanes,
@@ -50,7 +46,6 @@ class Move:
     link: str
     goals: MoveGoals
     size: Size
-    limit: str
     nixl: NixlPath
     stores: tuple[str, ...] = tuple(STORES)
     """Peers that it is compared with, where they are installed."""
@@ -59,6 +54,11 @@ class Move:
     def name(self) -> str:
         """Of the benchmark and its rows."""
         return f"{self.direction.value}-{self.link}"
+
+    @property
+    def limit(self) -> str:
+        """Name of what limits the link."""
+        return LIMIT_NAMES[self.link]
 
 
 _UDP_SIZE = Size(repeat=4)
@@ -70,7 +70,6 @@ MOVES = (
         link=PCIE,
         goals=MoveGoals(limit=Goal(0.75), stores=Goal(2), nixl=Goal(1.3)),
         size=Size(),
-        limit=MEMCPY,
         nixl=NixlPath.SHARED_MEMORY,
     ),
     Move(
@@ -78,7 +77,6 @@ MOVES = (
         link=PCIE,
         goals=MoveGoals(limit=Goal(0.6), stores=Goal(2), nixl=Goal(1)),
         size=Size(),
-        limit=MEMCPY,
         nixl=NixlPath.SHARED_MEMORY,
     ),
     Move(
@@ -86,7 +84,6 @@ MOVES = (
         link=UDP,
         goals=_UDP_GOALS,
         size=_UDP_SIZE,
-        limit=BLAST,
         nixl=NixlPath.TCP,
         stores=(MOONCAKE,),
     ),
@@ -95,7 +92,6 @@ MOVES = (
         link=UDP,
         goals=_UDP_GOALS,
         size=_UDP_SIZE,
-        limit=BLAST,
         nixl=NixlPath.TCP,
         stores=(MOONCAKE,),
     ),
@@ -111,7 +107,7 @@ def run(move: Move, rounds: int, progress: Progress) -> Report:
         lanes = open_lanes(move.link, size, undo)
         sides: dict[str, Measure] = {
             OURS: our_retrieve(lanes, size) if retrieves else our_store(lanes, size),
-            move.limit: _limit(move.limit, size),
+            move.limit: limit_of(move.link, size, undo),
         }
         if retrieves:
             sides[OURS_CONCURRENT] = ConcurrentLanes(move.link, size, undo).measure
@@ -122,17 +118,9 @@ def run(move: Move, rounds: int, progress: Progress) -> Report:
             sides[store.name] = turn(store, turns.get_gbps if retrieves else turns.put_gbps)
         nixl = start_nixl(move.nixl, shape, size.stored, undo, report)
         if nixl is not None:
-            rate = nixl.read_gbps if retrieves else nixl.write_gbps
+            rate = nixl.retrieve_gbps if retrieves else nixl.store_gbps
             sides[nixl.name] = turn(nixl, lambda: rate(size.repeat))
         values = alternate(rounds, sides, progress, report)
     names = [store.name for store in stores]
     report.results += transfer_rows(move.name, values, move.limit, names, move.goals)
     return report
-
-
-def _limit(name: str, size: Size) -> Measure:
-    """What no transfer over the link can beat by much."""
-    if name == BLAST:
-        return lambda: blast(size.turn_bytes).gigabytes_per_second
-    copies = Memcpy(size.block_bytes, size.stored, size.depth)
-    return lambda: rate_gbps(lambda: copies.copy(size.repeat))

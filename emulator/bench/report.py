@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from io import StringIO
 
-import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from emulator.bench.showing import markdown_table, terminal_text
+
+_COLUMNS = ("bench", "median", "unit", "against", "its median", "ratio", "target", "met", "spread")
 
 
 class Better(str, Enum):
@@ -90,6 +91,37 @@ class Report:
         self.missing |= other.missing
         self.failed += other.failed
 
+    def as_json(self) -> str:
+        """One object."""
+        benches = [asdict(result) for result in self.results]
+        missing = [asdict(peer) for peer in self.missing.values()]
+        failed = [asdict(failure) for failure in self.failed]
+        return json.dumps({"benches": benches, "failed": failed, "missing_peers": missing})
+
+    def as_text(self, width: int | None = None) -> str:
+        """A table for a terminal, and the absent peers below."""
+        table = Table(title="kvlane bench")
+        for heading in _COLUMNS:
+            table.add_column(heading, overflow="fold")
+        for row in self._rows():
+            table.add_row(*map(escape, row))
+        absent = (f"not measured: {peer.name} ({peer.needs})\n" for peer in self.missing.values())
+        return terminal_text(table, width=width) + "".join(absent)
+
+    def as_markdown(self) -> str:
+        """A table, and the absent peers below."""
+        table = markdown_table(_COLUMNS, self._rows())
+        if not self.missing:
+            return table
+        absent = (f"{peer.name} ({peer.needs})" for peer in self.missing.values())
+        return table + "\nNot measured: " + "; ".join(absent) + ".\n"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Results, then what failed and why."""
+        blank = ("",) * (len(_COLUMNS) - 4)
+        failed = [(failure.name, "failed", "", failure.reason, *blank) for failure in self.failed]
+        return [*map(cells, self.results), *failed]
+
 
 def summarise(
     name: str,
@@ -142,17 +174,6 @@ def _rounded(number: float) -> float:
     return float(f"{number:.4g}")
 
 
-def as_json(report: Report) -> str:
-    """One object."""
-    benches = [asdict(result) for result in report.results]
-    missing = [asdict(peer) for peer in report.missing.values()]
-    failed = [asdict(failure) for failure in report.failed]
-    return json.dumps({"benches": benches, "failed": failed, "missing_peers": missing})
-
-
-_COLUMNS = ("bench", "median", "unit", "against", "its median", "ratio", "target", "met", "spread")
-
-
 def cells(result: BenchResult) -> tuple[str, ...]:
     """A result as the cells of a row."""
     sign = ">=" if result.better is Better.HIGHER else "<="
@@ -167,41 +188,3 @@ def cells(result: BenchResult) -> tuple[str, ...]:
         {None: "", True: "yes", False: "no"}[result.met],
         f"{result.spread:.0%}",
     )
-
-
-def rows(report: Report) -> list[tuple[str, ...]]:
-    """All rows: results, then what failed and why."""
-    blank = ("",) * (len(_COLUMNS) - 4)
-    failed = [(failure.name, "failed", "", failure.reason, *blank) for failure in report.failed]
-    return [*map(cells, report.results), *failed]
-
-
-def as_table(report: Report, width: int | None = None) -> str:
-    """A table for a terminal, and the absent peers below."""
-    table = Table(title="kvlane bench")
-    for heading in _COLUMNS:
-        table.add_column(heading, overflow="fold")
-    for row in rows(report):
-        table.add_row(*map(escape, row))
-    text = StringIO()
-    console = Console(file=text, width=width or Console().width)
-    console.print(table)
-    for peer in report.missing.values():
-        console.print(f"not measured: {peer.name} ({peer.needs})", soft_wrap=True, markup=False)
-    return text.getvalue()
-
-
-def as_markdown(report: Report) -> str:
-    """The same as a Markdown table."""
-    lines = [
-        "| " + " | ".join(row) + " |" for row in (_COLUMNS, ("---",) * len(_COLUMNS), *rows(report))
-    ]
-    if report.missing:
-        absent = (f"{peer.name} ({peer.needs})" for peer in report.missing.values())
-        lines += ["", "Not measured: " + "; ".join(absent) + "."]
-    return "\n".join(lines) + "\n"
-
-
-def show(report: Report, json_wanted: bool) -> None:
-    """Print a report on standard output."""
-    click.echo(as_json(report) if json_wanted else as_table(report), nl=json_wanted)

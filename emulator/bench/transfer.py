@@ -24,8 +24,6 @@ from emulator.bench.workload import (
 )
 
 GBPS = "GB/s"
-MEMCPY = "memcpy in one thread"
-BLAST = "UDP blast between two processes"
 OURS = "ours"
 OURS_CONCURRENT = "ours as concurrent calls"
 

@@ -1,4 +1,18 @@
-"""memcached over a Unix socket, by its meta commands."""
+"""memcached over a Unix socket, by its meta commands.
+
+What is measured: a put from the first byte sent to the last HD (stored), one for every value;
+a get from the request to the last byte of the last block in its row. As with Redis, nothing is
+copied in the client but by the system, the blocks lie in as many rows as ours, and neither side
+makes checksums; our agent does, of each that is stored.
+
+Puts are of the same keys again after ``flush_all``, which makes them new to the server: it takes
+a fresh item, reads the value from the socket straight into it, and only then frees the expired
+one. So puts go around the same slabs, warm but larger than a core's cache, as ours go around
+their slots; keys never used before would be slower, since they would touch new memory until
+``-m`` is reached. A put is one copy into the socket and one out of it, on two cores at once, as
+is a get. Measured and no faster: TCP instead of the Unix socket (0.5 to 0.7), a larger send buffer
+at the server (1.0), gets a few at a time (1.0).
+"""
 
 from __future__ import annotations
 

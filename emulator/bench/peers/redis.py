@@ -1,4 +1,13 @@
-"""Redis, and Valkey which speaks the same, over a Unix socket."""
+"""Redis, and Valkey which speaks the same, over a Unix socket.
+
+What is measured: a put from the first byte sent to the last OK, one for every value, and a get
+from the request to the last byte of the last block in its row. Blocks go from and to memory of
+the client's in as many rows as ours, and nothing is copied in the client but by the system.
+Puts are of keys that the server does not have: FLUSHALL comes before, untimed, and leaves warm
+memory to the allocator. Neither side makes checksums of blocks; our agent does, of each that is
+stored. Measured and no faster: TCP instead of the Unix socket (0.75), a larger send buffer at
+the server (1.0), one MGET for the batch (0.55 to 1: it copies all before it sends any).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +23,8 @@ from emulator.bench.peers.streams import send_all
 from emulator.bench.peers.unix_server import CR_LF, UnixServer
 
 REDIS = "redis"
+_GETS_AHEAD = 3
+"""Requests that the server has at a time: it writes a block while the client reads another."""
 
 
 class RedisStore(UnixServer):
@@ -35,10 +46,14 @@ class RedisStore(UnixServer):
         return time.perf_counter() - start
 
     def get(self, keys: Keys, rows: NDArray[np.uint8]) -> float:
-        """One MGET, each block read from the socket into its row."""
+        """GETs, a few ahead, each block read from the socket into its row."""
         start = time.perf_counter()
-        self._socket.sendall(request(b"MGET", *keys))
-        self._replies.blocks(rows)
+        requests = [request(b"GET", key) for key in keys]
+        self._socket.sendall(b"".join(requests[:_GETS_AHEAD]))
+        for number, row in enumerate(rows[: len(keys)], _GETS_AHEAD):
+            if number < len(requests):
+                self._socket.sendall(requests[number])
+            self._replies.block(row)
         return time.perf_counter() - start
 
     def get_one(self, key: bytes, row: NDArray[np.uint8]) -> None:

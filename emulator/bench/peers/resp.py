@@ -42,12 +42,6 @@ class RespReplies:
             self._fail(text)
         return ones
 
-    def blocks(self, rows: NDArray[np.uint8]) -> None:
-        """An array of bulk strings, each as long as a row, into the rows."""
-        self._require(self._reader.line(), b"*%d" % len(rows))
-        for row in rows:
-            self.block(row)
-
     def block(self, row: NDArray[np.uint8]) -> None:
         """One bulk string, as long as ``row``, into it."""
         self._require(self._reader.line(), b"$%d" % row.nbytes)

@@ -13,7 +13,8 @@ class ByteStream(Protocol):
         """Read into a buffer."""
 
 
-_BUFFER_BYTES = 64 * 1024
+_BUFFER_BYTES = 16 * 1024
+"""What of a payload comes into it with a line is copied once more, so it is small."""
 _SOCKET_BUFFER_BYTES = 4 << 20
 _SENDMSG_PARTS = 512
 """Parts of one sendmsg; Linux takes 1,024."""

@@ -17,10 +17,19 @@ class Peer:
     """An agent with one registered array."""
 
     def __init__(self) -> None:
-        nixl = importlib.import_module("nixl_cu12")
-        self._name = f"kvlane-bench-{secrets.token_hex(4)}"
-        self._agent: Any = nixl.nixl_agent(self._name, nixl.nixl_agent_config(backends=["UCX"]))
+        self._nixl = importlib.import_module("nixl_cu12")
         self._handles: dict[str, list[Any]] = {}
+
+    def open(self, progress_thread: bool) -> None:
+        """Start the agent.
+
+        The end that transfers is better off without NIXL's thread of progress: it moves things on
+        itself whenever it asks how far a transfer is, and a thread that spins beside it halves
+        its rate. The other end needs the thread, as nobody calls there.
+        """
+        name = f"kvlane-bench-{secrets.token_hex(4)}"
+        config = self._nixl.nixl_agent_config(enable_prog_thread=progress_thread, backends=["UCX"])
+        self._agent: Any = self._nixl.nixl_agent(name, config)
 
     def allocate(self, blocks: int, block_bytes: int) -> dict[str, Any]:
         """Register memory; what the other end must know of this one."""

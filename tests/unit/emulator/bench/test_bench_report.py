@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from emulator.bench import cli
+from emulator.bench.charts import Curves, Point
 from emulator.bench.index import bytes_per_block
 from emulator.bench.report import (
     Better,
@@ -13,9 +15,6 @@ from emulator.bench.report import (
     Goal,
     MissingPeer,
     Report,
-    as_json,
-    as_markdown,
-    as_table,
     summarise,
     unrivalled,
 )
@@ -57,7 +56,7 @@ def _full_report() -> Report:
 
 
 def test_json_has_results_failures_and_absent_peers() -> None:
-    whole = json.loads(as_json(_full_report()))
+    whole = json.loads(_full_report().as_json())
     assert list(whole) == ["benches", "failed", "missing_peers"]
     assert whole["benches"][0]["better"] == "higher"
     assert whole["benches"][1]["ratio"] is None
@@ -65,7 +64,7 @@ def test_json_has_results_failures_and_absent_peers() -> None:
     assert whole["missing_peers"] == [{"name": "valkey", "needs": "install it"}]
 
 
-@pytest.mark.parametrize("text", [as_table(_full_report(), 200), as_markdown(_full_report())])
+@pytest.mark.parametrize("text", [_full_report().as_text(200), _full_report().as_markdown()])
 def test_tables_name_failures_and_absent_peers(text: str) -> None:
     for part in ("failed", "no such [link]", "valkey (install it)", "redis (not measured)"):
         assert part in text
@@ -89,3 +88,25 @@ def test_all_goes_on_after_a_failure_and_exits_with_1(monkeypatch: pytest.Monkey
 def test_metadata_of_a_block_is_counted_from_the_arrays() -> None:
     # A key and a share of the index are 32 + 16/3 bytes; slot and order add to that.
     assert 38 < bytes_per_block(30_000) < 200
+
+
+def test_markdown_is_a_form_and_excludes_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    def works(rounds: int, progress: Progress, link: str) -> Report:
+        return Report([summarise("good", "us", [1.0], "peer", [1.0])])
+
+    monkeypatch.setattr(cli, "BENCHES", {"good": works})
+    result = CliRunner().invoke(cli.bench, ["all", "--markdown"])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[2].startswith("| good | 1 | us | peer |")
+    assert CliRunner().invoke(cli.bench, ["all", "--markdown", "--json"]).exit_code == 2
+
+
+def test_a_study_is_run_by_name_and_charts_are_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    point = Point("block-size", "udp", 4096, 16, "4 KiB", 1.0, 2.0, 3.0, "limit")
+    monkeypatch.setattr(cli, "STUDIES", {"charts": lambda rounds, progress: Curves([point])})
+    arguments = ["charts", "--json", "--charts-folder", str(tmp_path)]
+    result = CliRunner().invoke(cli.bench, arguments)
+    assert json.loads(result.stdout)["points"][0]["store"] == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["block-size-udp.svg"]

@@ -35,12 +35,13 @@ def _rows(blocks: list[bytes]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]
 def test_resp_replies_are_read_however_the_stream_is_cut(
     blocks: list[bytes], cuts: list[int], flags: list[bool]
 ) -> None:
-    array = b"*%d\r\n" % len(blocks) + b"".join(b"$8\r\n%b\r\n" % block for block in blocks)
+    bulks = b"".join(b"$8\r\n%b\r\n" % block for block in blocks)
     ones = b"".join(b":%d\r\n" % flag for flag in flags)
-    replies = RespReplies(ReplyReader(Script(b"+OK\r\n" + array + ones + b"+OK\r\n", cuts)))
+    replies = RespReplies(ReplyReader(Script(b"+OK\r\n" + bulks + ones + b"+OK\r\n", cuts)))
     rows = _rows(blocks)
     replies.ok()
-    replies.blocks(rows)
+    for row in rows:
+        replies.block(row)
     assert rows.tobytes() == b"".join(blocks)
     assert replies.ones(len(flags)) == sum(flags)
     replies.ok()
@@ -63,10 +64,10 @@ def test_memcached_replies_are_read_however_the_stream_is_cut(
     replies.ok()
 
 
-@pytest.mark.parametrize("text", [b"-ERR no\r\n", b"*1\r\n$9\r\n123456789\r\n", b"*1\r\n$8\r\n123"])
-def test_what_is_not_the_expected_array_is_an_error(text: bytes) -> None:
+@pytest.mark.parametrize("text", [b"-ERR no\r\n", b"$9\r\n123456789\r\n", b"$8\r\n123"])
+def test_what_is_not_the_expected_bulk_string_is_an_error(text: bytes) -> None:
     with pytest.raises(ConnectionError):
-        RespReplies(ReplyReader(Script(text, [4]))).blocks(_rows([b""]))
+        RespReplies(ReplyReader(Script(text, [4]))).block(np.zeros(8, np.uint8))
 
 
 @pytest.mark.parametrize("text", [b"EN\r\n", b"VA 7 \r\n1234567\r\n", b"VA 8 \r\n12345678xx"])
