@@ -19,6 +19,7 @@ class PayloadPool:
 
     def __init__(self, device: Device, buffer: NDArray[np.uint8]) -> None:
         self.device = device
+        self.buffer = buffer
         self._region = device.register(buffer, AccessFlags.LOCAL_WRITE)
 
     @property
