@@ -129,10 +129,10 @@ class DataConfig:
 
     spin_us: int = setting(
         DEFAULT_SPIN_US,
-        "How long a thread looks for work without a pause before it sleeps; 0 sleeps at once.",
+        "How long a thread looks for work before it sleeps; 0 sleeps at once.",
         unit="microseconds",
-        rule="Waking up takes 5 to 50 us. A core that does nothing else may spin for "
-        "milliseconds; what shares its core with others should not.",
+        rule="Waking up takes 5 to 50 us. Others who are ready get the core meanwhile; a core that "
+        "does nothing else may spin for milliseconds.",
         minimum=0,
         maximum=1_000_000,
     )

@@ -39,7 +39,7 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     "--spin-us",
     default=DEFAULT_SPIN_US,
     show_default=True,
-    help="How long to look for work without a pause before sleeping, in microseconds.",
+    help="How long to look for work before sleeping, in microseconds.",
 )
 @click.option(
     "--workers",

@@ -15,7 +15,8 @@ from host_driver._response_kernels import (
 )
 from host_driver.queue_records import FREE_SLOT, SLOT_BITS, Failure, Left
 from kvlane._clock_kernels import monotonic_ns
-from kvlane.atomics import load_acquire, spin_hint
+from kvlane._scheduling_kernels import wait_a_turn
+from kvlane.atomics import load_acquire
 from kvlane.jit import kernel
 from kvlane.limits import MAX_CAPSULE_BYTES
 from kvlane.rawmem import copy, record_accessor, words_at
@@ -32,7 +33,11 @@ _POSTED = int(PostResult.POSTED)
 _SUCCESS, _RECV = int(WcStatus.SUCCESS), int(WcOpcode.RECV)
 _SEND_WR_BYTES, _RECV_WR_BYTES = int(SEND_WR.itemsize), int(RECV_WR.itemsize)
 _ID_MASK = 0xFFFFFFFF
+_BURST_BYTES = 16 << 10
+"""Commands of about this length are posted together."""
 _FREE = int(FREE_SLOT)
+_CALL_WORDS = len(VerbCalls._fields)
+assert _CALL_WORDS == 7
 
 _completion_at = record_accessor(WC)
 _send_at = record_accessor(SEND_WR)
@@ -173,8 +178,9 @@ def _take_completions(queue_address: int, calls: VerbCalls) -> int:
 
 
 @kernel
-def _send_next(queue: Any, position: int) -> None:
-    """Form the next command of the first waiting job and put its SEND at ``position``."""
+def _send_next(queue: Any, position: int) -> int:
+    """Form the next command of the first waiting job and put its SEND at ``position``; its
+    length."""
     address = int(queue.waiting_head)
     job = job_at(address, 0)
     queue.free_count -= 1
@@ -196,15 +202,18 @@ def _send_next(queue: Any, position: int) -> None:
     if job.next_span == job.span_count:
         queue.waiting_head = job.next_job
         job.next_job = 0
+    return int(length)
 
 
 @kernel
-def _send_waiting(queue_address: int, calls: VerbCalls) -> int:
-    """Send while there are commands and credits; how many. A failure is noted in the queue."""
-    queue = queue_at(queue_address, 0)
-    count = 0
-    while queue.waiting_head != 0 and queue.free_count > 0:
-        _send_next(queue, count)
+def _send_burst(queue: Any, calls: VerbCalls) -> int:
+    """Send some commands, while there are any and credits; how many.
+
+    Not all at once: the agent is to begin with the first while the next are written.
+    """
+    count, nbytes = 0, 0
+    while queue.waiting_head != 0 and queue.free_count > 0 and nbytes < _BURST_BYTES:
+        nbytes += _send_next(queue, count)
         count += 1
     if count and verbs.post_send(calls, queue.qp, queue.outgoing, count) != _POSTED:
         queue.failure = _POST
@@ -212,8 +221,31 @@ def _send_waiting(queue_address: int, calls: VerbCalls) -> int:
 
 
 @kernel
-def pump(queue_address: int, calls: VerbCalls) -> int:
+def _send_waiting(queue_address: int, calls: VerbCalls) -> int:
+    """Send while there are commands and credits; how many. A failure is noted in the queue."""
+    queue = queue_at(queue_address, 0)
+    count = burst = _send_burst(queue, calls)
+    while burst != 0 and queue.failure == _NONE:
+        burst = _send_burst(queue, calls)
+        count += burst
+    return count
+
+
+@kernel
+def _calls_of(queue: Any) -> VerbCalls:
+    """The verbs of the queue's device: as an argument they would cost more than the call."""
+    words = words_at(queue.verbs, _CALL_WORDS)
+    return VerbCalls(words[0], words[1], words[2], words[3], words[4], words[5], words[6])
+
+
+@kernel
+def pump(queue_address: int) -> int:
     """Take completions, send what may be sent; how many of both. See ``failure`` of the queue."""
+    return int(_pump(queue_address, _calls_of(queue_at(queue_address, 0))))
+
+
+@kernel
+def _pump(queue_address: int, calls: VerbCalls) -> int:
     worked = _take_completions(queue_address, calls)
     if queue_at(queue_address, 0).failure == _NONE:
         worked += _send_waiting(queue_address, calls)
@@ -223,7 +255,6 @@ def pump(queue_address: int, calls: VerbCalls) -> int:
 @kernel
 def run_until(
     queue_address: int,
-    calls: VerbCalls,
     spin_ns: int,
     limit_ns: int,
     may_sleep: bool,
@@ -235,6 +266,7 @@ def run_until(
     it comes back instead of that.
     """
     queue = queue_at(queue_address, 0)
+    calls = _calls_of(queue)
     now = monotonic_ns(queue.clock)
     leave_at = now + limit_ns
     idle_since = now
@@ -243,7 +275,7 @@ def run_until(
         if worked == FAULT:
             queue.failure = _NIC
             return _FAILED
-        worked += pump(queue_address, calls)
+        worked += _pump(queue_address, calls)
         if queue.failure != _NONE:
             return _FAILED
         if queue.finished_head != 0:
@@ -254,7 +286,7 @@ def run_until(
         if worked:
             idle_since = now
         elif now - idle_since < spin_ns:
-            spin_hint()
+            wait_a_turn(now - idle_since)
         elif not may_sleep:
             return _IDLE
         elif verbs.sleep(calls, leave_at - now, wake_fd) == FAULT:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from host_driver._address_kernels import address_of
+from host_driver._placement_kernels import list_rows
 from kvlane.capsule import KeyArray
 from kvlane.errors import ConfigError
 from kvlane.keys import pack_keys
@@ -25,6 +27,8 @@ class HasNumpy(Protocol):
 
 Keys = Sequence[bytes] | NDArray[np.uint8]
 """Block keys: a list of 32-byte keys, or an array of shape (n, 32)."""
+
+_KEYS_FORM = (np.dtype(np.uint8), (KEY_BYTES,))
 
 Blocks = Sequence[Any] | NDArray[Any]
 """Blocks: a list of buffers (bytes, arrays, CPU tensors), or one array with a row a block."""
@@ -69,28 +73,45 @@ def key_array(keys: Keys) -> KeyArray:
     return copied
 
 
+class KeyChains(NamedTuple):
+    """Chains of keys, one behind the other."""
+
+    keys: KeyArray
+    ends: NDArray[np.int64]
+    """The key behind the last of each chain."""
+
+
+def key_chains(chains: Sequence[Keys]) -> KeyChains:
+    """Chains of keys as arrays of their own, so that the caller may reuse his.
+
+    For chains that are arrays nothing is done in Python for each. ``ConfigError`` for what are
+    no keys.
+    """
+    _require_list(chains, "chains")
+    if not len(chains):
+        return KeyChains(np.zeros((0, KEY_BYTES), np.uint8), np.zeros(0, np.int64))
+    arrays: Sequence[Any] = chains
+    are_arrays = set(map(type, chains)) == {np.ndarray}
+    if not are_arrays or {(a.dtype, a.shape[1:]) for a in arrays} != {_KEYS_FORM}:
+        arrays = [key_array(chain) for chain in chains]
+    keys: KeyArray = np.concatenate(arrays)
+    return KeyChains(keys, np.cumsum(np.fromiter(map(len, arrays), np.int64, len(arrays))))
+
+
 def block_list(blocks: Blocks, *, name: str, writable: bool) -> BlockList:
     """Addresses of ``blocks``; ``ConfigError`` names the first that cannot be used and why.
 
     ``name`` is what the caller calls the argument; ``writable`` asks for buffers to write to.
     """
     if isinstance(blocks, np.ndarray):
-        listed = _rows_of(blocks, name, writable)
-    else:
-        _require_list(blocks, name)
-        views = [view_of(item, f"{name}[{i}]", writable) for i, item in enumerate(blocks)]
-        listed = BlockList(
-            addrs=np.array([_address(view) for view in views], np.int64),
-            lengths=np.array([view.nbytes for view in views], np.int64),
-            owners=views,
-        )
-    wrong = np.flatnonzero((listed.lengths <= 0) | (listed.lengths > MAX_BLOCK_BYTES))
+        return _rows_of(blocks, name, writable)
+    _require_list(blocks, name)
+    views = [view_of(item, f"{name}[{i}]", writable) for i, item in enumerate(blocks)]
+    lengths = np.array([view.nbytes for view in views], np.int64)
+    wrong = np.flatnonzero((lengths <= 0) | (lengths > MAX_BLOCK_BYTES))
     if len(wrong):
-        raise ConfigError(
-            f"{name}[{wrong[0]}] has {listed.lengths[wrong[0]]} bytes; "
-            f"a block has 1 to {MAX_BLOCK_BYTES}"
-        )
-    return listed
+        _require_length(int(lengths[wrong[0]]), f"{name}[{wrong[0]}]")
+    return BlockList(np.array([_address(view) for view in views], np.int64), lengths, views)
 
 
 def view_of(item: Any, name: str, writable: bool) -> NDArray[Any]:
@@ -124,6 +145,8 @@ def _require_list(items: Any, name: str) -> None:
 
 
 def _address(array: NDArray[Any]) -> int:
+    if array.dtype == np.uint8 and array.ndim == 2 and array.flags.c_contiguous:
+        return address_of(array)  # rows of bytes, which blocks mostly are: much faster
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -133,11 +156,13 @@ def _rows_of(array: NDArray[Any], name: str, writable: bool) -> BlockList:
     if array.ndim < 2:
         raise ConfigError(f"{name} as one array needs a row a block, not shape {array.shape}")
     count = len(array)
+    addrs, lengths = np.empty(count, np.int64), np.empty(count, np.int64)
     if count:
-        _require_usable(array[0], f"{name}[0]", writable)
-    row_bytes = array[:1].nbytes if count else 0
-    addrs = _address(array) + np.arange(count, dtype=np.int64) * array.strides[0]
-    return BlockList(addrs, np.full(count, row_bytes, np.int64), array)
+        first = array[0]
+        _require_usable(first, f"{name}[0]", writable)
+        _require_length(first.nbytes, f"{name}[0]")
+        list_rows(_address(array), array.strides[0], first.nbytes, addrs, lengths)
+    return BlockList(addrs, lengths, array)
 
 
 def _numpy_of(tensor: HasNumpy, name: str) -> NDArray[Any]:
@@ -149,6 +174,11 @@ def _numpy_of(tensor: HasNumpy, name: str) -> NDArray[Any]:
             f"{name} cannot be seen as an array ({error}); pass a CPU tensor viewed as bytes, "
             f"such as tensor.view(torch.uint8)"
         ) from error
+
+
+def _require_length(nbytes: int, name: str) -> None:
+    if not 1 <= nbytes <= MAX_BLOCK_BYTES:
+        raise ConfigError(f"{name} has {nbytes} bytes; a block has 1 to {MAX_BLOCK_BYTES}")
 
 
 def _require_usable(array: NDArray[Any], name: str, writable: bool) -> None:

@@ -37,8 +37,8 @@ class DriverConfig:
     """Time for an agent of a target ``emulated:`` to come up; its very first start on a machine
     compiles kernels."""
     spin_us: int = 50
-    """How long to look for answers without a pause before sleeping: less latency for more work
-    of the processor. 0 sleeps at once."""
+    """How long to look for answers before sleeping: less latency for more work of the processor,
+    which others who are ready get meanwhile. 0 sleeps at once."""
     verify_checksums: bool = False
     """Sum every block (CRC-32) before a store and after a retrieve, and compare with the agent."""
 

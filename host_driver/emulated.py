@@ -47,7 +47,7 @@ class EmulatedOptions:
     )
     spin_us: int = setting(
         50,
-        "How long the agent looks for work without a pause before it sleeps, in microseconds.",
+        "How long the agent looks for work before it sleeps, in microseconds.",
         minimum=0,
         maximum=1_000_000,
     )

@@ -60,6 +60,8 @@ class Engine:
         self._driver: Operation[Any] | None = None
         """What the blocking caller who drives waits for; others wait for ``_turn``, its guard."""
         self._driver_thread = 0
+        self._waiting = 0
+        """How many wait for ``_turn``: where nobody does, nobody is told."""
         self._stopping = threading.Event()
         self._wake_lock = threading.RLock()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -107,7 +109,7 @@ class Engine:
         self._end_rejected()
         self._wake()
         with self._turn:
-            self._turn.wait_for(lambda: self._driver is None, LEAVE_LIMIT_S)
+            self._await(lambda: self._driver is None, LEAVE_LIMIT_S)
         with self._wake_lock:
             os.close(self._wake_fd)
             self._wake_fd = -1
@@ -228,12 +230,25 @@ class Engine:
     def _take_turn(self, operation: Operation[Any]) -> bool:
         """Become the driver, or wait until there is none; False when the operation ended."""
         with self._turn:
-            self._turn.wait_for(lambda: operation.ended or self._driver is None)
+            if self._driver is not None:
+                self._await(lambda: operation.ended or self._driver is None)
             if operation.ended:
                 return False
             self._driver = operation
             self._driver_thread = threading.get_ident()
             return True
+
+    def _await(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait for ``_turn``, which is held, until ``condition`` or for so long.
+
+        Whoever waits is counted before he looks, and who brings the condition about looks in
+        the other order, so that one sees the other.
+        """
+        self._waiting += 1
+        try:
+            self._turn.wait_for(condition, timeout_s)
+        finally:
+            self._waiting -= 1
 
     def _leave_turn(self, operation: Operation[Any]) -> None:
         """Stop being the driver, if that is whoever waits for ``operation``."""
@@ -241,8 +256,10 @@ class Engine:
             if self._driver is operation:
                 self._driver = None
                 self._driver_thread = 0
-            self._turn.notify_all()
+            if self._waiting:
+                self._turn.notify_all()
 
     def _announce_turn(self) -> None:
-        with self._turn:
-            self._turn.notify_all()
+        if self._waiting:
+            with self._turn:
+                self._turn.notify_all()

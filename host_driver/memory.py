@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from host_driver._placement_kernels import NOWHERE, SEVERAL, locate_blocks
 from kvlane.errors import ConfigError
 from kvlane.limits import MAX_REGIONS_PER_SESSION
 from kvlane.verbs.enums import AccessFlags
@@ -51,8 +52,7 @@ class Region:
         return self.memory_region.rkey
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """Where blocks were found in a table."""
 
     rkeys: NDArray[np.int64]
@@ -101,14 +101,17 @@ class RegionTable:
         return region
 
     def locate(self, addrs: NDArray[np.int64], lengths: NDArray[np.int64]) -> Located:
-        """The region around each of many ranges, by binary search over all of them at once."""
-        if not self._regions:
-            return Located(np.full(len(addrs), -1, np.int64), ())
-        indices = np.searchsorted(self._starts, addrs, side="right") - 1
-        inside = (indices >= 0) & (addrs + lengths <= self._ends[indices])
-        rkeys = np.where(inside, self._rkeys[indices], -1)
-        used = np.unique(indices[inside])
-        return Located(rkeys, tuple(self._regions[i] for i in used))
+        """The region around each of many ranges."""
+        found = np.empty(len(addrs), np.int64)
+        common = locate_blocks(self._starts, self._ends, addrs, lengths, found)
+        if common == SEVERAL:
+            used = np.unique(found[found >= 0])
+            rkeys = np.where(found >= 0, self._rkeys[found], -1)
+            return Located(rkeys, tuple(self._regions[i] for i in used))
+        if common == NOWHERE:
+            return Located(found, ())
+        found.fill(self._rkeys.item(common))
+        return Located(found, (self._regions[common],))
 
     def drain(self) -> list[Region]:
         """Take out all regions."""

@@ -62,7 +62,6 @@ class CommandQueue:
         depth: int,
     ) -> None:
         self._device = device
-        self._calls = device.calls
         self._queue_pair = queue_pair
         self._receive_ring = receive_ring
         self._send_ring = send_ring
@@ -117,7 +116,7 @@ class CommandQueue:
         if self._failure is not None:
             return False
         with self._device.hold():
-            worked = kernels.pump(self._address, self._calls)
+            worked = kernels.pump(self._address)
         return self.settle(now_ns) or worked > 0
 
     def run(self, spin_ns: int, limit_ns: int, *, may_sleep: bool, wake_fd: int) -> Left:
@@ -126,9 +125,7 @@ class CommandQueue:
         It comes back when a job has finished, ``interrupt`` was called, or time is up.
         """
         with self._device.hold():
-            left = kernels.run_until(
-                self._address, self._calls, spin_ns, limit_ns, may_sleep, wake_fd
-            )
+            left = kernels.run_until(self._address, spin_ns, limit_ns, may_sleep, wake_fd)
         return _LEFT[left]
 
     def interrupt(self) -> None:
@@ -276,6 +273,7 @@ class CommandQueue:
             "incoming": new_records(RECV_WR, depth + receives),
             "completions": new_records(WC, depth + receives),
             "clock": np.zeros(SCRATCH_WORDS, np.int64),
+            "verbs": np.array(self._device.calls, np.int64),
             "interrupt": self._interrupt,
             "sends": self._send_ring.sends,
             "receives": self._receive_ring.receives,

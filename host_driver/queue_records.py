@@ -64,6 +64,7 @@ QUEUE = _words(
     "free",  # words: the free slots, a stack
     "interrupt",  # a word that others write: 1 to leave
     "clock",  # words for the clock
+    "verbs",  # words of the device's ``VerbCalls``
     "free_count",
     "sequence",  # of the last command
     "in_flight",

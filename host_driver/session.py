@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from host_driver.buffers import BlockList, Blocks, Keys, block_list, key_array
+from host_driver.buffers import BlockList, Blocks, Keys, block_list, key_array, key_chains
 from host_driver.commands import (
     DeleteOperation,
     ExistOperation,
@@ -71,6 +71,8 @@ class Session:
         self._oversized = OversizedTransfers(self.memory, engine.run, time.monotonic_ns)
         self.draining = False
         self._namespace = namespace
+        self._block_bytes = namespace.block_bytes
+        """Of every block, or 0 where blocks may differ."""
         self._config = config
         self._control = control
         self._opened = opened
@@ -90,15 +92,15 @@ class Session:
     def store(self, keys: Keys, blocks: Blocks) -> Operation[StoreResult]:
         """A STORE of ``blocks[i]`` under ``keys[i]``."""
         listed = block_list(blocks, name="blocks", writable=False)
-        wanted = self._namespace.block_bytes
-        if wanted:
-            self._require_lengths(listed, "blocks", listed.lengths == wanted)
+        if self._block_bytes:
+            self._require_lengths(listed, "blocks", listed.lengths == self._block_bytes)
         return self._transfer(StoreOperation, keys, listed, "blocks")
 
     def retrieve(self, keys: Keys, into: Blocks) -> Operation[RetrieveResult]:
         """A RETRIEVE of ``keys[i]`` into ``into[i]``."""
         listed = block_list(into, name="into", writable=True)
-        self._require_lengths(listed, "into", listed.lengths >= self._namespace.block_bytes)
+        if self._block_bytes:
+            self._require_lengths(listed, "into", listed.lengths >= self._block_bytes)
         return self._transfer(RetrieveOperation, keys, listed, "into")
 
     def match(self, keys: Keys) -> Operation[int]:
@@ -108,8 +110,7 @@ class Session:
     def match_each(self, chains: Sequence[Keys]) -> Operation[NDArray[np.int64]]:
         """A MATCH of each of many key chains."""
         self.require_open()
-        listed = [key_array(chain) for chain in chains]
-        return MatchEachOperation(listed, self._deadline_ns())
+        return MatchEachOperation(key_chains(chains), self._deadline_ns())
 
     def exist(self, keys: Keys) -> Operation[NDArray[np.bool_]]:
         """An EXIST of each key."""
@@ -193,7 +194,7 @@ class Session:
         if len(wrong):
             raise ConfigError(
                 f"{name}[{wrong[0]}] has {blocks.lengths[wrong[0]]} bytes; blocks of namespace "
-                f"{self._namespace.name!r} have {self._namespace.block_bytes}"
+                f"{self._namespace.name!r} have {self._block_bytes}"
             )
 
     def _transfer(
@@ -240,8 +241,13 @@ class Session:
 
 
 def _agent_knows(operation: Operation[Any]) -> bool:
-    return all(region.announced for region in operation.regions)
+    for region in operation.regions:  # noqa: SIM110  (a generator costs more than the look)
+        if not region.announced:
+            return False
+    return True
 
 
 def _is_oversized(operation: Operation[Any]) -> TypeGuard[Transfer[Any]]:
-    return isinstance(operation, Transfer) and bool(operation.placement.oversized.any())
+    if not operation.needs_staging or not isinstance(operation, Transfer):
+        return False
+    return bool(operation.placement.oversized.any())

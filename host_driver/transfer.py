@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from host_driver._placement_kernels import sum_room
 from host_driver.block_kernels import copy_blocks, crc_blocks
 from host_driver.buffers import BlockList
 from host_driver.commands import Operation, Request
-from host_driver.jobs import Batch, Job, Moves, full_spans
+from host_driver.jobs import NO_MOVES, Batch, Job, Moves, full_spans
 from host_driver.results import RetrieveResult, StoreResult
 from host_driver.staging import ALIGNMENT_BYTES, Staging
 from kvlane.capsule import KEY_RESULT, CommandFlags, KeyStatus, Opcode
 from kvlane.limits import MAX_KEYS_PER_CAPSULE
-from kvlane.verbs.records import RecordArray, new_records
+
+_ABORTED = int(KeyStatus.ABORTED)
+_NO_FLAGS = CommandFlags(0)
+_NO_SUMS: NDArray[np.uint32] = NO_MOVES.checksums
 
 STAGING_PIECES = 4
 """A command takes about this fraction of the staging at most, so that several overlap."""
@@ -24,8 +27,7 @@ STAGING_PIECES = 4
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Blocks and how the agent reaches them."""
 
     blocks: BlockList
@@ -51,7 +53,7 @@ class Transfer(Operation[T]):
         placement: Placement,
         *,
         checksums: bool,
-        results: RecordArray | None = None,
+        results: NDArray[np.void] | None = None,
     ) -> None:
         """``results`` is where the KEY_RESULT of each key goes, if not into an array of its own."""
         super().__init__(request)
@@ -60,13 +62,12 @@ class Transfer(Operation[T]):
         self._rkeys = placement.rkeys
         self._staging = placement.staging
         self._checksums = checksums
-        self._results = new_records(KEY_RESULT, len(self.keys)) if results is None else results
-        self._results.status = KeyStatus.ABORTED
-        room = -(-self._blocks.lengths // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        room[self._rkeys >= 0] = 0
-        self._room_before = np.concatenate(([0], np.cumsum(room)))
+        self._results = np.zeros(len(self.keys), KEY_RESULT) if results is None else results
+        self._results["status"] = _ABORTED
+        self._room_before = np.empty(len(self.keys) + 1, np.int64)
         """Staging that the keys before key i need, in bytes."""
-        self.needs_staging = bool(self._room_before[-1])
+        room = sum_room(self._rkeys, self._blocks.lengths, ALIGNMENT_BYTES, self._room_before)
+        self.needs_staging = room > 0
         self._next_key = 0
         """The first that is in no job."""
         self._spans_of: dict[Job, slice] = {}
@@ -131,15 +132,15 @@ class Transfer(Operation[T]):
     @property
     def _flags(self) -> CommandFlags:
         """Options of every command."""
-        return CommandFlags(0)
+        return _NO_FLAGS
 
     def _sums(
         self,
         addrs: NDArray[np.int64],  # noqa: ARG002
         lengths: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.uint32] | None:
-        """Checksums that go with the command."""
-        return None
+    ) -> NDArray[np.uint32]:
+        """Checksums that go with the command; empty where none do."""
+        return _NO_SUMS
 
     def _fill(
         self,
@@ -178,17 +179,15 @@ class StoreOperation(Transfer[StoreResult]):
     @property
     def _flags(self) -> CommandFlags:
         """CHECKSUM where the agent is to compare."""
-        return CommandFlags.CHECKSUM if self._checksums else CommandFlags(0)
+        return CommandFlags.CHECKSUM if self._checksums else _NO_FLAGS
 
     def result(self) -> StoreResult:
         """How it ended, key by key."""
-        return StoreResult(self._results.status.copy())
+        return StoreResult(self._results["status"].copy())
 
-    def _sums(
-        self, addrs: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> NDArray[np.uint32] | None:
+    def _sums(self, addrs: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
         if not self._checksums:
-            return None
+            return _NO_SUMS
         sums = np.zeros(len(addrs), np.uint32)
         crc_blocks(addrs, lengths, sums)
         return sums
@@ -210,14 +209,16 @@ class RetrieveOperation(Transfer[RetrieveResult]):
     def result(self) -> RetrieveResult:
         """How it ended, key by key."""
         results = self._results
-        return RetrieveResult(results.status.copy(), results.length.copy(), results.checksum.copy())
+        return RetrieveResult(
+            results["status"].copy(), results["length"].copy(), results["checksum"].copy()
+        )
 
     def _take(self, span: slice, staged_at: NDArray[np.int64] | None) -> None:
         if staged_at is None and not self._checksums:
             return
         results = self._results[span]
-        came = results.status == KeyStatus.OK
-        lengths = results.length.astype(np.int64)
+        came = results["status"] == KeyStatus.OK
+        lengths = results["length"].astype(np.int64)
         targets = self._blocks.addrs[span]
         if staged_at is not None:
             copied = came & (self._rkeys[span] < 0)
@@ -227,7 +228,7 @@ class RetrieveOperation(Transfer[RetrieveResult]):
 
     def _compare(
         self,
-        results: RecordArray,
+        results: NDArray[np.void],
         came: NDArray[np.bool_],
         addrs: NDArray[np.int64],
         lengths: NDArray[np.int64],
@@ -235,5 +236,5 @@ class RetrieveOperation(Transfer[RetrieveResult]):
         """Mark the blocks whose bytes are not those that the agent has stored."""
         sums = np.zeros(int(came.sum()), np.uint32)
         crc_blocks(addrs[came], lengths[came], sums)
-        wrong = np.flatnonzero(came)[sums != results.checksum[came]]
-        results.status[wrong] = KeyStatus.CHECKSUM_MISMATCH
+        wrong = np.flatnonzero(came)[sums != results["checksum"][came]]
+        results["status"][wrong] = KeyStatus.CHECKSUM_MISMATCH

@@ -15,7 +15,7 @@ No product exceeds 62 bits, so that the same arithmetic runs interpreted.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from kvlane.atomics import prefetch
 from kvlane.jit import kernel
 from kvlane.limits import KEY_BYTES
+from kvlane.rawmem import array_accessor
 
 PRIME = (1 << 31) - 1
 KEY_WORDS = 4
@@ -31,6 +32,7 @@ _SUM_TERMS = 16
 _POLYNOMIAL_TERMS = 5
 _ENTRY_BYTES = 4
 SECRETS = _SUM_TERMS + _POLYNOMIAL_TERMS
+_pieces_at = array_accessor(np.dtype(np.uint16))
 
 KeyWords = NDArray[np.int64]
 """Shape (n, 4), C-contiguous: 32-byte keys."""
@@ -61,19 +63,41 @@ def _folded(value: int) -> int:
 
 
 @kernel
-def hash_key(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
-    """The hash of ``keys[row]``, 0 to 2^31 - 2."""
+def _sum_of(secrets: NDArray[np.int64], pieces: Any, first: int) -> int:
+    """The 16 words of a key from position ``first`` on, each times its factor."""
     total = np.int64(0)
-    for word in range(KEY_WORDS):
-        value = keys[row, word]
-        for quarter in range(4):
-            piece = (value >> (16 * quarter)) & 0xFFFF
-            total += secrets[4 * word + quarter] * piece
+    for term in range(_SUM_TERMS):
+        total += secrets[term] * np.int64(pieces[first + term])
+    return int(total)
+
+
+@kernel
+def _through_polynomial(secrets: NDArray[np.int64], total: int) -> int:
+    """The hash of a key whose sum is known."""
     point = _folded(total)
     result: int = secrets[_SUM_TERMS]
     for term in range(_SUM_TERMS + 1, SECRETS):
         result = _folded(result * point + secrets[term])
     return result - PRIME if result >= PRIME else result
+
+
+@kernel
+def hash_key(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
+    """The hash of ``keys[row]``, 0 to 2^31 - 2."""
+    pieces = _pieces_at(int(keys.ctypes.data) + KEY_BYTES * row, _SUM_TERMS)
+    return int(_through_polynomial(secrets, _sum_of(secrets, pieces, 0)))
+
+
+@kernel
+def hash_all(secrets: NDArray[np.int64], keys: KeyWords) -> NDArray[np.int64]:
+    """The hash of each key. Two loops, which the compiler makes work on several keys at once."""
+    pieces = _pieces_at(int(keys.ctypes.data), _SUM_TERMS * len(keys))
+    hashes = np.empty(len(keys), np.int64)
+    for row in range(len(keys)):
+        hashes[row] = _sum_of(secrets, pieces, _SUM_TERMS * row)
+    for row in range(len(keys)):
+        hashes[row] = _through_polynomial(secrets, hashes[row])
+    return hashes
 
 
 @kernel
@@ -105,14 +129,19 @@ def find_hashed(index: IndexArrays, keys: KeyWords, row: int, hashed: int) -> in
         entry = np.int64(index.entries[bucket])
         if entry == 0:
             return -1
-        if entry >> index.slot_bits == tag:
-            slot: int = (entry & slot_mask) - 1
-            same = True
-            for word in range(KEY_WORDS):
-                same = same and index.keys[slot, word] == keys[row, word]
-            if same:
-                return slot
+        slot: int = (entry & slot_mask) - 1
+        if entry >> index.slot_bits == tag and _is_key(index, slot, keys, row):
+            return slot
         bucket = bucket + 1 if bucket + 1 < buckets else 0
+
+
+@kernel
+def _is_key(index: IndexArrays, slot: int, keys: KeyWords, row: int) -> bool:
+    """Whether a slot's key is ``keys[row]``; one branch for all of it."""
+    difference = np.int64(0)
+    for word in range(KEY_WORDS):
+        difference |= index.keys[slot, word] ^ keys[row, word]
+    return bool(difference == 0)
 
 
 @kernel
@@ -122,17 +151,15 @@ def find_all(index: IndexArrays, keys: KeyWords) -> NDArray[np.int64]:
     A large index lies in no cache, and each look-up waits for memory twice: for the entry, then
     for the key. Asked for ahead of time, the waits of many keys run side by side.
     """
-    hashes = np.empty(len(keys), np.int64)
+    hashes = hash_all(index.secrets, keys)
     entries = int(index.entries.ctypes.data)
     for row in range(len(keys)):
-        hashes[row] = hash_key(index.secrets, keys, row)
         prefetch(entries + _ENTRY_BYTES * home_of(hashes[row], len(index.entries)))
     for row in range(len(keys)):
         _prefetch_key(index, hashes[row])
-    slots = np.empty(len(keys), np.int64)
     for row in range(len(keys)):
-        slots[row] = find_hashed(index, keys, row, hashes[row])
-    return slots
+        hashes[row] = find_hashed(index, keys, row, hashes[row])
+    return hashes
 
 
 @kernel

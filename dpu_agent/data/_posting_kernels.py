@@ -176,9 +176,18 @@ def _post_chunk(serving: Serving, index: int, connection: Any, slot: int) -> boo
 
 
 @kernel
-def _post_response(serving: Serving, index: int, connection: Any, slot: int) -> None:
-    server = server_at(serving.server, 0)
-    request = _send_wr_at(server.requests, 0)
+def _outgoing_slot(connection: Any, ahead: int) -> int:
+    """The command slot that is so far behind the first of those with something to post; or -1."""
+    if connection.outgoing_head + ahead >= connection.outgoing_tail:
+        return -1
+    ring = words_at(connection.outgoing, connection.slot_count)
+    return int(ring[(connection.outgoing_head + ahead) % connection.slot_count])
+
+
+@kernel
+def _form_response(serving: Serving, index: int, connection: Any, slot: int, at: int) -> None:
+    """Write the work request of a response."""
+    request = _send_wr_at(server_at(serving.server, 0).requests, at)
     request.wr_id = pack_work_id(_KIND_RESPONSE, connection.serial, index, slot)
     request.opcode = _SEND
     request.send_flags = _SIGNALED
@@ -188,25 +197,32 @@ def _post_response(serving: Serving, index: int, connection: Any, slot: int) -> 
     request.lkey = connection.response_lkey
     request.remote_addr = 0
     request.rkey = 0
-    if verbs.post_send(serving.calls, connection.qp, server.requests, 1) != _POSTED:
+
+
+@kernel
+def _post_responses(serving: Serving, index: int, connection: Any) -> None:
+    """Post the responses that come next, together: the NIC is called once."""
+    count, most = 0, min(connection.room, CHUNK_REQUESTS)
+    slot = _outgoing_slot(connection, 0)
+    while count < most and slot >= 0 and command_at(connection.commands, slot).state == _RESPONSE:
+        _form_response(serving, index, connection, slot, count)
+        _note_posted(connection, 1, slot)
+        count += 1
+        slot = _outgoing_slot(connection, count)
+    connection.outgoing_head += count
+    requests = server_at(serving.server, 0).requests
+    if verbs.post_send(serving.calls, connection.qp, requests, count) != _POSTED:
         _refuse(connection)
-    _note_posted(connection, 1, slot)
 
 
 @kernel
 def post_outgoing(serving: Serving, index: int, connection: Any) -> None:
     """Post in order as far as the send queue has room."""
-    while (
-        connection.outgoing_head < connection.outgoing_tail
-        and connection.room > 0
-        and connection.trouble == 0
-    ):
-        ring = words_at(connection.outgoing, connection.slot_count)
-        slot = int(ring[connection.outgoing_head % connection.slot_count])
-        done = True
+    slot = _outgoing_slot(connection, 0)
+    while slot >= 0 and connection.room > 0 and connection.trouble == 0:
         if command_at(connection.commands, slot).state == _TRANSFER:
-            done = _post_chunk(serving, index, connection, slot)
+            if _post_chunk(serving, index, connection, slot):
+                connection.outgoing_head += 1
         else:
-            _post_response(serving, index, connection, slot)
-        if done:
-            connection.outgoing_head += 1
+            _post_responses(serving, index, connection)
+        slot = _outgoing_slot(connection, 0)

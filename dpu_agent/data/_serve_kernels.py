@@ -47,7 +47,8 @@ from dpu_agent.data.state import (
     server_at,
 )
 from kvlane._clock_kernels import monotonic_ns
-from kvlane.atomics import load_acquire, spin_hint
+from kvlane._scheduling_kernels import wait_a_turn
+from kvlane.atomics import load_acquire
 from kvlane.capsule import HEADER_BYTES, CommandStatus, KeyStatus, Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at, record_accessor, words_at
@@ -76,9 +77,6 @@ _NO_TROUBLE = int(Trouble.NONE)
 _RESULT_BYTES = int(RESULT.itemsize)
 
 _INTERRUPT = int(SERVER.fields["interrupt"][1]) if SERVER.fields else 0
-
-_CLOCK_EVERY = 16
-"""Idle turns of the loop between two looks at the clock."""
 
 
 @kernel
@@ -313,7 +311,7 @@ def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
     """
     server = server_at(serving.server, 0)
     start = now = monotonic_ns(server.clock)
-    idle_since, idle_turns = now, 0
+    idle_since = now
     while now - start < limit_ns:
         worked = verbs.progress(serving.calls, now)
         served = serve(serving, now)
@@ -321,18 +319,13 @@ def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
             return FAULT
         if _must_return(serving):
             break
-        if worked != 0 or served != 0:
-            now = monotonic_ns(server.clock)
-            idle_since, idle_turns = now, 0
-            continue
-        idle_turns += 1
-        if idle_turns % _CLOCK_EVERY == 0 or spin_ns == 0:
-            now = monotonic_ns(server.clock)
-        if now - idle_since < spin_ns:
-            spin_hint()
-            continue
-        if verbs.sleep(serving.calls, limit_ns - (now - start), wake_fd) == FAULT:
-            return FAULT
         now = monotonic_ns(server.clock)
-        idle_since, idle_turns = now, 0
+        if worked != 0 or served != 0:
+            idle_since = now
+        elif now - idle_since < spin_ns:
+            wait_a_turn(now - idle_since)
+        elif verbs.sleep(serving.calls, limit_ns - (now - start), wake_fd) == FAULT:
+            return FAULT
+        else:
+            idle_since = now = monotonic_ns(server.clock)
     return 0

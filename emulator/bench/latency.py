@@ -1,12 +1,19 @@
-"""``latency``: one Retrieve of 4 KiB at a time, against a GET at Redis over a Unix socket."""
+"""``latency``: one Retrieve of 4 KiB at a time, against a GET at Redis over a Unix socket.
+
+Once with both ends looking for work all the time, once with both asleep until they are woken.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
+import host_driver
 from emulator.bench.clock import median_us
 from emulator.bench.lookup import against_best
 from emulator.bench.peers.nixl import NixlPath
@@ -15,15 +22,58 @@ from emulator.bench.peers.registry import Shape, start, start_nixl
 from emulator.bench.peers.turns import turn
 from emulator.bench.report import Better, Goal, Report, summarise
 from emulator.bench.rounds import Measure, Progress, alternate
-from emulator.bench.transfer import OURS, Size, open_lanes
-from emulator.bench.workload import UDP, bench_keys
+from emulator.bench.transfer import OURS
+from emulator.bench.workload import (
+    UDP,
+    bench_keys,
+    driver_config,
+    emulated_target,
+    require_moved,
+)
 
 NAME = "latency"
 MICROSECONDS = "us"
-GOAL_SPINNING = Goal(0.5, Better.LOWER)
-GOAL_SLEEPING = Goal(1.2, Better.LOWER)
-SIZE = Size(block_bytes=4096, depth=1, stored=16)
+BLOCK_BYTES = 4096
+STORED = 16
 CALLS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How both ends wait, and what that is to reach."""
+
+    spin_us: int
+    goal: Goal
+
+
+WAYS: Mapping[str, Waiting] = MappingProxyType(
+    {
+        # Longer than any call, and over soon when it is the turn of others.
+        "spinning": Waiting(1000, Goal(0.5, Better.LOWER)),
+        "sleeping": Waiting(0, Goal(1.2, Better.LOWER)),
+    }
+)
+
+
+class OurGets:
+    """Single Retrieves of one block, into registered memory."""
+
+    def __init__(self, link: str, spin_us: int, undo: ExitStack) -> None:
+        target = emulated_target(link, 2 * STORED, BLOCK_BYTES, spin_us)
+        config = replace(driver_config(link, 1), spin_us=spin_us)
+        self._dpu = undo.enter_context(host_driver.connect_sync(target, config=config))
+        self._rows = self._dpu.alloc(BLOCK_BYTES).reshape(1, BLOCK_BYTES)
+        self._rows[:] = 1
+        for number in range(STORED):
+            require_moved(self._dpu.store(bench_keys(number, 1), self._rows).statuses)
+        self._key = bench_keys(0, 1)
+
+    def median_us(self, calls: int) -> float:
+        """Median of Retrieves of the block."""
+        return median_us(self._get, calls)
+
+    def _get(self) -> None:
+        require_moved(self._dpu.retrieve(self._key, self._rows).statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +81,7 @@ class RedisGets:
     """Single GETs of one key."""
 
     store: RedisStore
-    row: np.ndarray[tuple[int], np.dtype[np.uint8]]
+    row: NDArray[np.uint8]
     key: bytes
 
     def median_us(self, calls: int) -> float:
@@ -44,24 +94,28 @@ def run(rounds: int, progress: Progress, link: str, calls: int = CALLS) -> Repor
     """Measure."""
     report = Report()
     with ExitStack() as undo:
-        lanes = open_lanes(link, SIZE, undo)
-        keys = lanes.stored_keys(1)
         sides: dict[str, Measure] = {
-            OURS: lambda: median_us(lambda: lanes.retrieve(keys, 1), calls)
+            way: _measure_of(OurGets(link, waiting.spin_us, undo), calls)
+            for way, waiting in WAYS.items()
         }
         redis = start(REDIS, RedisStore, undo, report)
         if redis is not None:
-            row = np.ones(SIZE.block_bytes, np.uint8)
-            gets = RedisGets(redis, row, bytes(bench_keys(0, 1)[0]))
+            gets = RedisGets(redis, np.ones(BLOCK_BYTES, np.uint8), bytes(bench_keys(0, 1)[0]))
             sides[REDIS] = turn(redis, lambda: gets.median_us(calls))
         path = NixlPath.TCP if link == UDP else NixlPath.SHARED_MEMORY
-        nixl = start_nixl(path, Shape(SIZE.block_bytes, 1), 1, undo, report)
+        nixl = start_nixl(path, Shape(BLOCK_BYTES, 1), 1, undo, report)
         if nixl is not None:
             sides[nixl.name] = turn(nixl, lambda: nixl.read_latency_us(calls))
         values = alternate(rounds, sides, progress, report)
-    name = f"{NAME}-{link}"
-    report.results += against_best(name, MICROSECONDS, values, [REDIS], GOAL_SLEEPING)
-    if path.value in values:
-        row_of = summarise(name, MICROSECONDS, values[OURS], path.value, values[path.value])
-        report.results.append(row_of)
+    for way, waiting in WAYS.items():
+        name = f"{NAME}-{link}-{way}"
+        taken = {**values, OURS: values[way]}
+        report.results += against_best(name, MICROSECONDS, taken, [REDIS], waiting.goal)
+        if path.value in values:
+            others = values[path.value]
+            report.results.append(summarise(name, MICROSECONDS, values[way], path.value, others))
     return report
+
+
+def _measure_of(gets: OurGets, calls: int) -> Measure:
+    return lambda: gets.median_us(calls)

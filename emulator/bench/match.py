@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 import host_driver
 from emulator.bench.clock import per_second
@@ -27,7 +24,7 @@ from emulator.bench.peers.turns import turn
 from emulator.bench.report import Goal, Report
 from emulator.bench.rounds import Measure, Progress, alternate
 from emulator.bench.transfer import OURS
-from emulator.bench.workload import bench_keys, driver_config, start_agent
+from emulator.bench.workload import bench_keys, driver_config, emulated_target
 
 NAME = "match"
 GOAL = Goal(6)
@@ -40,38 +37,11 @@ class MatchSize:
     chain_keys: int = 128
     chains: int = 64
     """In flight at once."""
-    repeat: int = 20
+    repeat: int = 100
     """Times that a turn asks for all chains."""
 
 
 SIZE = MatchSize()
-
-
-class ConcurrentMatches:
-    """Every chain as a call of its own, all at once, on a loop that outlives a turn."""
-
-    def __init__(
-        self,
-        control: str,
-        config: host_driver.DriverConfig,
-        chains: Sequence[NDArray[np.uint8]],
-        undo: ExitStack,
-    ) -> None:
-        self._chains = chains
-        self._loop = asyncio.new_event_loop()
-        undo.callback(self._loop.close)
-        self._dpu = self._loop.run_until_complete(host_driver.connect(control, config=config))
-        undo.callback(lambda: self._loop.run_until_complete(self._dpu.close()))
-
-    def match(self, repeat: int) -> int:
-        """Keys that were matched."""
-        return self._loop.run_until_complete(self._match(repeat))
-
-    async def _match(self, repeat: int) -> int:
-        found = 0
-        for _ in range(repeat):
-            found += sum(await asyncio.gather(*map(self._dpu.match, self._chains)))
-        return found
 
 
 def run(rounds: int, progress: Progress, link: str, size: MatchSize = SIZE) -> Report:
@@ -80,15 +50,13 @@ def run(rounds: int, progress: Progress, link: str, size: MatchSize = SIZE) -> R
     stored = size.chain_keys * size.chains
     chains = [bench_keys(first, size.chain_keys) for first in range(0, stored, size.chain_keys)]
     with ExitStack() as undo:
-        agent = start_agent(link, 2 * stored, BLOCK_BYTES)
-        undo.callback(agent.close)
+        target = emulated_target(link, 2 * stored, BLOCK_BYTES)
         config = driver_config(link, size.chains)
-        with host_driver.connect_sync(agent.control, config=config) as dpu:
-            store_all(dpu, chains)
-        matches = ConcurrentMatches(agent.control, config, chains, undo)
+        dpu = undo.enter_context(host_driver.connect_sync(target, config=config))
+        store_all(dpu, chains)
 
         def ask() -> int:
-            found = matches.match(size.repeat)
+            found = sum(int(dpu.match_each(chains).sum()) for _ in range(size.repeat))
             require_all(found, stored * size.repeat)
             return found
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from numba import types
-
+from kvlane._scheduling_kernels import yield_core
 from kvlane.atomics import fetch_add, load_acquire, spin_hint, store_release
-from kvlane.jit import external, kernel
+from kvlane.jit import kernel
 
 GATE_WORDS = 16
 """The next ticket, and, in a cache line of its own, the one that may pass."""
 _PASSING_AT = 64
 _SPINS = 256
 """Looks at it before the processor is offered to others: who has it may be waiting for one."""
-
-_sched_yield = external("sched_yield", types.int32())
 
 
 @kernel
@@ -24,7 +21,7 @@ def enter(gate: int) -> None:
     while load_acquire(gate + _PASSING_AT) != ticket:
         spins += 1
         if spins % _SPINS == 0:
-            _sched_yield()
+            yield_core()
         else:
             spin_hint()
 

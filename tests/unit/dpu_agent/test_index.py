@@ -38,6 +38,8 @@ def test_hash_is_the_function_of_the_proof() -> None:
     words = key_words(keys)
     computed = [kernels.hash_key(secrets, words, row) for row in range(len(words))]
     assert computed == [plain_hash(secrets.tolist(), key.tobytes()) for key in keys]
+    assert kernels.hash_all(secrets, words).tolist() == computed
+    assert kernels.hash_all(secrets, words[:0]).tolist() == []
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 64, 150])

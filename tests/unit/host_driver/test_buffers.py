@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host_driver.buffers import BlockList, block_list, key_array
+from host_driver.buffers import BlockList, block_list, key_array, key_chains
 from kvlane.errors import ConfigError
 
 
@@ -162,3 +162,65 @@ def test_one_thing_in_place_of_a_list_is_refused(one: Any) -> None:
         key_array(one)
     with pytest.raises(ConfigError, match="blocks must be a list"):
         block_list(one, name="blocks", writable=False)
+
+
+KEYS = np.arange(6 * 32, dtype=np.uint8).reshape(6, 32)
+
+
+@pytest.mark.parametrize(
+    "chains",
+    [
+        [KEYS[:2], KEYS[2:2], KEYS[2:]],
+        [[bytes(key) for key in KEYS[:2]], KEYS[2:2], [bytes(key) for key in KEYS[2:]]],
+        (np.concatenate((KEYS[:1], KEYS))[1:][:2], KEYS[:0], KEYS[:1:-1][::-1]),
+    ],
+    ids=["arrays", "mixed", "strided"],
+)
+def test_chains_follow_each_other(chains: Any) -> None:
+    packed = key_chains(chains)
+    assert packed.ends.tolist() == [2, 2, 6]
+    assert (packed.keys == KEYS).all()
+    assert packed.keys.flags.c_contiguous
+
+
+def test_one_array_may_have_a_chain_a_row() -> None:
+    packed = key_chains(KEYS.reshape(3, 2, 32))
+    assert packed.ends.tolist() == [2, 4, 6]
+    assert (packed.keys == KEYS).all()
+
+
+def test_no_chains_are_no_error() -> None:
+    packed = key_chains([])
+    assert packed.keys.shape == (0, 32)
+    assert packed.ends.tolist() == []
+
+
+@pytest.mark.parametrize("one", [KEYS, KEYS[:1]], ids=["many", "one"])
+def test_the_callers_chains_may_be_reused_at_once(one: Any) -> None:
+    mine = one.copy()
+    packed = key_chains([mine])
+    mine[:] = 99
+    assert (packed.keys == one).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        KEYS.astype(bool),
+        KEYS.astype(np.int8),
+        KEYS[:, :31],
+        KEYS.reshape(-1),
+        KEYS.reshape(3, 2, 32),
+        [b"short"],
+        b"x" * 32,
+    ],
+    ids=["bool", "int8", "narrow", "flat", "deep", "short key", "one key"],
+)
+def test_a_chain_that_is_none_is_refused_among_others(wrong: Any) -> None:
+    with pytest.raises(ConfigError):
+        key_chains([KEYS, wrong])
+
+
+def test_something_in_place_of_chains_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chains must be a list"):
+        key_chains(b"x" * 64)  # type: ignore[arg-type]

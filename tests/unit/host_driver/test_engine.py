@@ -238,3 +238,31 @@ def test_a_signal_handler_of_who_drives_may_stop_the_engine(
     operation = exist()
     engine.run(operation)
     assert isinstance(operation.error, SessionError)
+
+
+def test_a_caller_returns_while_another_still_drives(
+    rig: Rig, device: DeepSleeper, engine: Engine
+) -> None:
+    """Who only waits is told of his end, though who drives has a long way to go."""
+    driving, waiting = exist(), exist()
+    callers = [threading.Thread(target=engine.run, args=(made,)) for made in (driving, waiting)]
+    received: list[Received] = []
+
+    def came(count: int) -> bool:
+        received.extend(rig.agent.commands())
+        return len(received) == count
+
+    for number, caller in enumerate(callers, start=1):
+        caller.start()
+        until(lambda number=number: came(number))  # type: ignore[misc]
+    until(lambda: engine._waiting == 1)
+    rig.agent.answer(received[1])
+    device.kick()
+    callers[1].join(PATIENCE_S)
+    assert waiting.ended
+    assert not callers[1].is_alive()
+    assert not driving.ended
+    rig.agent.answer(received[0])
+    callers[0].join(PATIENCE_S)
+    assert driving.ended
+    assert engine._waiting == 0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host_driver.buffers import key_chains
 from host_driver.matching import MatchEachOperation
 from kvlane.capsule import CommandStatus, KeyArray, Opcode
 from kvlane.errors import ProtocolError, TransferError
@@ -31,7 +32,7 @@ def asked(received: Received) -> tuple[int, int, int]:
 
 
 def match_each(rig: Rig, chains: list[KeyArray]) -> MatchEachOperation:
-    operation = MatchEachOperation(chains, FOR_EVER_NS)
+    operation = MatchEachOperation(key_chains(chains), FOR_EVER_NS)
     rig.queue.submit(operation)
     rig.pump()
     return operation

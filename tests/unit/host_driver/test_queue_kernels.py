@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from host_driver import _queue_kernels as kernels
 from host_driver.commands import ExistOperation, Request
-from host_driver.jobs import Batch, Job, full_spans
-from host_driver.queue_records import QUEUE, Left
-from kvlane.capsule import KeyStatus, Opcode
+from host_driver.jobs import NO_MOVES, Batch, Job, Moves, full_spans
+from host_driver.queue_records import JOB, QUEUE, Left
+from kvlane.capsule import KEY_RESULT, CommandFlags, KeyStatus, Opcode
 from kvlane.limits import MAX_KEYS_PER_CAPSULE
+from kvlane.rawmem import bytes_at
 from kvlane.verbs.enums import WrOpcode
 from kvlane.verbs.records import new_records
 from tests.support.scripted_agent import Received, Rig
@@ -162,3 +163,38 @@ def test_a_broken_connection_is_told_by_settling(rig: Rig) -> None:
     rig.queue.settle(0)
     assert "WR_FLUSH_ERR" in str(operation.error)
     assert rig.queue.failure is not None
+
+
+def test_more_than_a_burst_leaves_in_one_turn_and_in_order() -> None:
+    """Credits, not the length of what is posted together, say how much is under way."""
+    rig = Rig(depth=4)
+    for number in range(5):
+        keys = np.full((MAX_KEYS_PER_CAPSULE, 32), number, np.uint8)
+        rig.queue.submit(ExistOperation(Request(keys, FOR_EVER_NS)))
+    rig.pump()
+    received = rig.agent.commands()
+    assert [int(item.command.keys[-1, -1]) for item in received] == [0, 1, 2, 3]
+    rig.agent.answer(received[2])
+    rig.pump()
+    (last,) = rig.agent.commands()
+    assert int(last.command.keys[0, 0]) == 4
+
+
+def test_a_job_says_what_it_was_made_of() -> None:
+    count = 3
+    keys = np.zeros((count, 32), np.uint8)
+    addrs, rkeys, lengths = (np.arange(n, n + count, dtype=np.int64) for n in (10, 20, 30))
+    batch = Batch(keys, full_spans(count), np.zeros(count, KEY_RESULT))
+    without = Moves(addrs, rkeys, lengths)
+    summed = without._replace(checksums=np.zeros(count, np.uint32))
+    for moves in (NO_MOVES, without, summed):
+        made = Job(Opcode.STORE, batch, moves, CommandFlags.CHECKSUM)
+        record = bytes_at(made.address, JOB.itemsize).view(JOB).view(np.recarray)[0]
+        assert (record.opcode, record.command_flags) == (Opcode.STORE, CommandFlags.CHECKSUM)
+        assert (record.keys, record.results) == (keys.ctypes.data, batch.results.ctypes.data)
+        named = (record.addrs, record.rkeys, record.lengths, record.checksums)
+        assert list(named) == [part.ctypes.data if len(part) else 0 for part in moves]
+        assert record.spans == batch.spans.ctypes.data
+        assert (record.span_count, record.open_spans) == (1, 1)
+        assert (record.next_span, record.refusal, record.linked, record.next_job) == (0,) * 4
+        assert made.in_flight == made.refusal == 0
