@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
-
+from emulator.pcie import _foreign_kernels as foreign
+from emulator.pcie import _ring_kernels as ring
+from emulator.pcie._completion_kernels import believable
 from emulator.pcie.layout import (
     BOARD_REGIONS,
     CHANNEL_ACTIVE,
@@ -17,7 +18,7 @@ from emulator.pcie.layout import (
     region_at,
 )
 from kvlane.atomics import full_fence, load_acquire, store_release
-from kvlane.jit import external, kernel
+from kvlane.jit import kernel
 from kvlane.rawmem import copy
 from kvlane.verbs.enums import AccessFlags, WcStatus
 
@@ -28,26 +29,36 @@ _ADDR, _LENGTH, _ACCESS, _MAP_ID, _MAP_OFFSET = 8, 16, 24, 32, 40
 assert (REGION.names or ())[:6] == ("key", "addr", "length", "access", "map_id", "map_offset")
 _SUCCESS = int(WcStatus.SUCCESS)
 _REM_ACCESS_ERR = int(WcStatus.REM_ACCESS_ERR)
-_REM_OP_ERR = int(WcStatus.REM_OP_ERR)
+_MAX_WORD = (1 << 63) - 1
 
-_VM_ARGUMENTS = (types.int64,) * 6
-_process_vm_readv = external("process_vm_readv", types.int64(*_VM_ARGUMENTS))
-_process_vm_writev = external("process_vm_writev", types.int64(*_VM_ARGUMENTS))
+UNREACHABLE = foreign.UNREACHABLE
+"""Instead of a ``WcStatus``: only its owner can reach this memory."""
+LATER = -2
+"""Instead of a ``WcStatus``: not before something else has happened."""
 
 
 @kernel
-def opens(context: Any, lkey: int, addr: int, length: int, access: int) -> bool:
-    """Whether a local key opens a range of this process's memory for ``access``."""
-    region = region_at(context.board + BOARD_REGIONS, lkey & REGION_INDEX_MASK)
-    if lkey <= 0 or region.key != lkey or region.access & access != access:
+def is_inside(addr: int, length: int, start: int, room: int) -> bool:
+    """Whether a range lies inside another, whatever the four words are: nothing overflows."""
+    if start < 0 or room < 0 or room > _MAX_WORD - start:
         return False
-    offset = addr - region.addr
-    return bool(offset >= 0 and length <= region.length - offset)
+    if addr < start or length < 0 or length > room:
+        return False
+    return bool(addr - start <= room - length)
+
+
+@kernel
+def opens(context: Any, key: int, addr: int, length: int, access: int) -> bool:
+    """Whether a key of this device opens a range of this process's memory for ``access``."""
+    region = region_at(context.board + BOARD_REGIONS, key & REGION_INDEX_MASK)
+    if key <= 0 or region.key != key or region.access & access != access:
+        return False
+    return is_inside(addr, length, region.addr, region.length)
 
 
 @kernel
 def move(context: Any, qp: Any, peer: Any, entry: Any, at: tuple[int, int, bool]) -> int:
-    """Copy one chunk of an RDMA request; the ``WcStatus``.
+    """Copy one chunk of an RDMA request; the ``WcStatus``, ``UNREACHABLE`` or ``LATER``.
 
     ``at`` is the chunk's offset, its length, and whether it goes to the peer. The owner of the
     memory takes a key back, then waits until nobody is active: so we say that we are before
@@ -58,59 +69,76 @@ def move(context: Any, qp: Any, peer: Any, entry: Any, at: tuple[int, int, bool]
     full_fence()
     status = load_acquire(qp.outbound + CHANNEL_VERDICT)
     if status == _SUCCESS:
-        status = _move_by_key(context, peer, entry, at)
+        status = _move_by_key(context, qp, peer, entry, at)
+    else:
+        status = believable(status)
     qp.active += 1
     store_release(qp.outbound + CHANNEL_ACTIVE, qp.active)
     return int(status)
 
 
 @kernel
-def _move_by_key(context: Any, peer: Any, entry: Any, at: tuple[int, int, bool]) -> int:
+def _move_by_key(context: Any, qp: Any, peer: Any, entry: Any, at: tuple[int, int, bool]) -> int:
     """The peer's words are read once each: it may change them at any time."""
     region = peer.board + BOARD_REGIONS + (entry.rkey & REGION_INDEX_MASK) * _REGION_BYTES
     key = load_acquire(region)
-    offset = entry.remote_addr - load_acquire(region + _ADDR)
-    room = load_acquire(region + _LENGTH) - offset
+    start = load_acquire(region + _ADDR)
     needed = _REMOTE_WRITE if at[2] else _REMOTE_READ
     permitted = load_acquire(region + _ACCESS) & needed != 0
-    if entry.rkey <= 0 or key != entry.rkey or not permitted or offset < 0 or entry.length > room:
+    if entry.rkey <= 0 or key != entry.rkey or not permitted:
+        return _REM_ACCESS_ERR
+    if not is_inside(entry.remote_addr, entry.length, start, load_acquire(region + _LENGTH)):
         return _REM_ACCESS_ERR
     local = entry.local_addr + at[0]
-    place = load_acquire(region + _MAP_OFFSET) + offset + at[0]
-    mapped = _mapped(peer, load_acquire(region + _MAP_ID), place, at[1])
-    if mapped != 0:
-        copy(mapped if at[2] else local, local if at[2] else mapped, at[1])
-        return _SUCCESS
-    if peer.reaches_memory and _move_by_kernel(context, peer, entry.remote_addr + at[0], local, at):
-        return _SUCCESS
-    return _REM_OP_ERR
+    map_id = load_acquire(region + _MAP_ID)
+    offset = entry.remote_addr - start + at[0]
+    mapped = mapped_at(peer, map_id, load_acquire(region + _MAP_OFFSET), offset, at[1])
+    if mapped == 0 and _may_be_mapped_soon(context, qp, map_id):
+        return LATER
+    if mapped == 0 and peer.why_not_reached != 0:
+        return UNREACHABLE
+    if not _is_all_put(qp):
+        return LATER
+    if mapped == 0:
+        return foreign.move(context, peer, entry.remote_addr + at[0], local, at)
+    copy(mapped if at[2] else local, local if at[2] else mapped, at[1])
+    return _SUCCESS
 
 
 @kernel
-def _mapped(peer: Any, map_id: int, offset: int, nbytes: int) -> int:
+def mapped_at(peer: Any, map_id: int, start: int, offset: int, nbytes: int) -> int:
     """Where a range of the peer's shared memory is in this process; 0 when it is not mapped.
 
-    Whatever the peer wrote, the range is checked against the mapping as this process made it.
+    The range begins ``offset`` bytes, not negative, behind ``start``. Whatever the peer wrote,
+    it is checked against the mapping as this process made it.
     """
     if map_id < 0 or map_id >= MAP_CAPACITY:
         return 0
     mapping = map_at(peer.maps, map_id)
-    if mapping.address == 0 or offset < 0 or offset > mapping.nbytes - nbytes:
+    if mapping.address == 0 or start < 0 or start > mapping.length:
         return 0
-    address: int = mapping.address + offset
+    if not is_inside(offset, nbytes, 0, mapping.length - start):
+        return 0
+    address: int = mapping.address + start + offset
     return address
 
 
 @kernel
-def _move_by_kernel(
-    context: Any, peer: Any, remote: int, local: int, at: tuple[int, int, bool]
-) -> bool:
-    """Copy memory of a peer that is not shared by a system call; whether all of it went."""
-    iov = context.scratch
-    store_release(iov, local)
-    store_release(iov + 8, at[1])
-    store_release(iov + 16, remote)
-    store_release(iov + 24, at[1])
-    if at[2]:
-        return bool(_process_vm_writev(peer.pid, iov, 1, iov + 16, 1, 0) == at[1])
-    return bool(_process_vm_readv(peer.pid, iov, 1, iov + 16, 1, 0) == at[1])
+def _may_be_mapped_soon(context: Any, qp: Any, map_id: int) -> bool:
+    """Whether the message that brings this memory may wait to be attended to: true once."""
+    if map_id < 0 or map_id >= MAP_CAPACITY or qp.awaited_map == map_id + 1:
+        return False
+    qp.awaited_map = map_id + 1
+    context.attend_due = 1
+    return True
+
+
+@kernel
+def _is_all_put(qp: Any) -> bool:
+    """Whether the peer has carried out what it was asked to copy: nothing overtakes that."""
+    if qp.put_end == 0:
+        return True
+    if ring.taken(qp.outbound, qp.tx_head, qp.tx_tail) < qp.put_end:
+        return False
+    qp.put_end = 0
+    return True

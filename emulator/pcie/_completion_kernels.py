@@ -24,6 +24,11 @@ _SUCCESS = int(WcStatus.SUCCESS)
 _FLUSHED = int(WcStatus.WR_FLUSH_ERR)
 _GONE = int(WcStatus.RETRY_EXC_ERR)
 _RECV = int(WcOpcode.RECV)
+_BELIEVABLE = (
+    int(WcStatus.REM_INV_REQ_ERR),
+    int(WcStatus.REM_ACCESS_ERR),
+    int(WcStatus.REM_OP_ERR),
+)
 _READ = int(WrOpcode.RDMA_READ)
 _WRITE = int(WrOpcode.RDMA_WRITE)
 _WRITE_WITH_IMM = int(WrOpcode.RDMA_WRITE_WITH_IMM)
@@ -127,6 +132,12 @@ def enter_error(qp: Any, verdict: int) -> None:
     if qp.attached:
         store_release(qp.outbound + CHANNEL_SENDER_FAILED, 1)
         qp.news = 1
+
+
+@kernel
+def believable(verdict: int) -> int:
+    """A status that a peer may give; what else it writes means that it is gone."""
+    return int(verdict) if verdict in _BELIEVABLE else _GONE
 
 
 @kernel

@@ -11,7 +11,7 @@ from emulator.pcie._completion_kernels import (
     flush,
     has_room,
 )
-from emulator.pcie._receive_kernels import receive
+from emulator.pcie._receive_kernels import has_sender_failed, receive
 from emulator.pcie._send_kernels import execute, retire
 from emulator.pcie._sleep_kernels import (
     begin_sleep,
@@ -21,7 +21,7 @@ from emulator.pcie._sleep_kernels import (
     kick,
     notify,
 )
-from emulator.pcie.layout import ATTEND_EVERY, PROGRESS_BYTES, qp_at
+from emulator.pcie.layout import ATTEND_EVERY, PROGRESS_BYTES, REQUEST_COST_BYTES, qp_at
 from kvlane.atomics import load_acquire
 from kvlane.calls import call
 from kvlane.jit import kernel
@@ -52,8 +52,14 @@ def _turn(context: Any, qp: Any) -> int:
         return flush(context, qp)
     if not qp.attached:
         return 0
+    has_failed = has_sender_failed(qp)
     moved = receive(context, qp)
-    return moved + send_turn(context, qp)
+    moved += send_turn(context, qp)
+    if has_failed and moved == 0 and (qp.sq_done == qp.sq_tail or has_room(context, qp)):
+        # The verdict on the oldest request was written first, so that it has ended by it.
+        enter_error(qp, _GONE)
+        return REQUEST_COST_BYTES
+    return moved
 
 
 @kernel
@@ -83,7 +89,7 @@ def _attend(context: Any) -> int:
     eager = context.attend_due or context.unattached
     if context.closed or (not eager and context.ticks % ATTEND_EVERY != 0):
         return 0
-    if not context.backlog and not is_attention_due(context):
+    if not context.backlog and not context.remarks and not is_attention_due(context):
         context.attend_due = 0
         return 0
     context.attend_due = 0
@@ -99,6 +105,7 @@ def prepare_sleep(context: Any) -> bool:
     if progress(context) or any_unpolled(context) or load_acquire(context.wanted) != 0:
         end_sleep(context)
         return False
+    context.sleeps += 1
     return True
 
 

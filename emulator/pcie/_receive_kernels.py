@@ -6,6 +6,7 @@ from typing import Any
 
 from emulator.pcie import _ring_kernels as ring
 from emulator.pcie._access_kernels import opens
+from emulator.pcie._bounce_kernels import is_for_memory, serve
 from emulator.pcie._completion_kernels import enter_error, has_room, push
 from emulator.pcie.layout import (
     CHANNEL_SENDER_FAILED,
@@ -20,10 +21,11 @@ from emulator.pcie.layout import (
 from kvlane.atomics import load_acquire
 from kvlane.jit import kernel
 from kvlane.rawmem import copy
-from kvlane.verbs.enums import AccessFlags, WcFlags, WcOpcode, WcStatus, WrOpcode
+from kvlane.verbs.enums import AccessFlags, QpState, WcFlags, WcOpcode, WcStatus, WrOpcode
 from kvlane.verbs.records import RECV_WR
 
 _WR_BYTES = int(RECV_WR.itemsize)
+_ERR = int(QpState.ERR)
 _SEND = int(WrOpcode.SEND)
 _SEND_WITH_IMM = int(WrOpcode.SEND_WITH_IMM)
 _WRITE_WITH_IMM = int(WrOpcode.RDMA_WRITE_WITH_IMM)
@@ -36,7 +38,6 @@ _LOC_LEN_ERR = int(WcStatus.LOC_LEN_ERR)
 _LOC_PROT_ERR = int(WcStatus.LOC_PROT_ERR)
 _REM_INV_REQ_ERR = int(WcStatus.REM_INV_REQ_ERR)
 _REM_OP_ERR = int(WcStatus.REM_OP_ERR)
-_GONE = int(WcStatus.RETRY_EXC_ERR)
 
 _KIND, _TOTAL, _NBYTES, _IMM = 0, 1, 2, 3
 _NOTHING = -1
@@ -55,15 +56,18 @@ def enqueue(qp: Any, requests: int, count: int) -> None:
 def receive(context: Any, qp: Any) -> int:
     """Take messages out of the ring for one quantum; what that counts for in bytes."""
     moved = 0
-    while moved < QUANTUM_BYTES and qp.rq_head < qp.rq_tail and has_room(context, qp):
+    while moved < QUANTUM_BYTES and qp.state != _ERR:
         step = _take_fragment(context, qp)
         if step == _NOTHING:
             break
         moved += step + REQUEST_COST_BYTES
-    if load_acquire(qp.inbound + CHANNEL_SENDER_FAILED) != 0 and moved == 0:
-        enter_error(qp, _GONE)
-        return REQUEST_COST_BYTES
     return moved
+
+
+@kernel
+def has_sender_failed(qp: Any) -> bool:
+    """Whether the peer's queue pair is in error. What came before that is in the ring."""
+    return bool(load_acquire(qp.inbound + CHANNEL_SENDER_FAILED) != 0)
 
 
 @kernel
@@ -72,9 +76,17 @@ def _take_fragment(context: Any, qp: Any) -> int:
     ready = ring.available(qp.inbound, qp.rx_head)
     if ready == 0:
         return _NOTHING
+    if ready < RING_HEADER_BYTES:
+        enter_error(qp, _REM_INV_REQ_ERR)
+        return 0
+    kind = ring.header_word(qp.inbound, qp.rx_head, _KIND)
+    if qp.rx_total == NO_MESSAGE and is_for_memory(kind):
+        return serve(context, qp, kind, ready)
+    if qp.rq_head == qp.rq_tail or not has_room(context, qp):
+        return _NOTHING
     nbytes = ring.header_word(qp.inbound, qp.rx_head, _NBYTES)
-    sound = ready >= RING_HEADER_BYTES and 0 <= nbytes <= FRAGMENT_BYTES
-    if not sound or ring.footprint(nbytes) > ready or not _fits_message(qp, nbytes):
+    sound = 0 <= nbytes <= FRAGMENT_BYTES and ring.footprint(nbytes) <= ready
+    if not sound or not _fits_message(qp, kind, nbytes):
         enter_error(qp, _REM_INV_REQ_ERR)
         return 0
     entry = recv_at(qp.rq, qp.rq_head % qp.rq_depth)
@@ -95,10 +107,9 @@ def _take_fragment(context: Any, qp: Any) -> int:
 
 
 @kernel
-def _fits_message(qp: Any, nbytes: int) -> bool:
+def _fits_message(qp: Any, kind: int, nbytes: int) -> bool:
     """Begin or continue a message; false when the fragment is none that can come now."""
     if qp.rx_total == NO_MESSAGE:
-        kind = ring.header_word(qp.inbound, qp.rx_head, _KIND)
         total = ring.header_word(qp.inbound, qp.rx_head, _TOTAL)
         if kind not in (_SEND, _SEND_WITH_IMM, _WRITE_WITH_IMM):
             return False

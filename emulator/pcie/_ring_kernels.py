@@ -36,20 +36,46 @@ def has_space(channel: int, tail: int, nbytes: int) -> bool:
 
 
 @kernel
-def put(channel: int, tail: int, header: tuple[int, int, int], source: int, nbytes: int) -> int:
-    """Append a fragment for which there is space and publish it; the new tail.
+def taken(channel: int, known: int, tail: int) -> int:
+    """The receiver's head; ``BROKEN`` when it goes back behind ``known`` or beyond the tail."""
+    head = load_acquire(channel + CHANNEL_HEAD)
+    return int(head) if known <= head <= tail else BROKEN
 
-    ``header`` is kind, length of the whole message and immediate data.
+
+@kernel
+def content(channel: int, head: int, nbytes: int) -> tuple[int, int]:
+    """Where a fragment's bytes begin, and how many of them are there; the rest is at the start
+    of the ring."""
+    start = (head + RING_HEADER_BYTES) & _MASK
+    return channel + CHANNEL_RING + start, min(nbytes, RING_BYTES - start)
+
+
+@kernel
+def put(channel: int, tail: int, header: tuple[int, int, int], source: int, nbytes: int) -> int:
+    """Append a fragment for which there is space and publish it; the new tail."""
+    target, first = begin(channel, tail, header, nbytes)
+    copy(target, source, first)
+    copy(channel + CHANNEL_RING, source + first, nbytes - first)
+    return publish(channel, tail, nbytes)
+
+
+@kernel
+def begin(channel: int, tail: int, header: tuple[int, int, int], nbytes: int) -> tuple[int, int]:
+    """Write the header of a fragment for which there is space; where its bytes go (``content``).
+
+    ``header`` is kind, length of the whole message and immediate data, or what stands there.
     """
     at = channel + CHANNEL_RING + (tail & _MASK)
     store_release(at, header[0])
     store_release(at + 8, header[1])
     store_release(at + 16, nbytes)
     store_release(at + 24, header[2])
-    start = (tail + RING_HEADER_BYTES) & _MASK
-    first = min(nbytes, RING_BYTES - start)
-    copy(channel + CHANNEL_RING + start, source, first)
-    copy(channel + CHANNEL_RING, source + first, nbytes - first)
+    return content(channel, tail, nbytes)
+
+
+@kernel
+def publish(channel: int, tail: int, nbytes: int) -> int:
+    """Let the receiver see the fragment that was begun; the new tail."""
     end = tail + footprint(nbytes)
     store_release(channel + CHANNEL_TAIL, end)
     return end
@@ -73,10 +99,15 @@ def header_word(channel: int, head: int, index: int) -> int:
 @kernel
 def take(channel: int, head: int, target: int, nbytes: int) -> int:
     """Copy a fragment of checked length out and give its space back; the new head."""
-    start = (head + RING_HEADER_BYTES) & _MASK
-    first = min(nbytes, RING_BYTES - start)
-    copy(target, channel + CHANNEL_RING + start, first)
+    source, first = content(channel, head, nbytes)
+    copy(target, source, first)
     copy(target + first, channel + CHANNEL_RING, nbytes - first)
+    return skip(channel, head, nbytes)
+
+
+@kernel
+def skip(channel: int, head: int, nbytes: int) -> int:
+    """Give the space of a fragment back; the new head."""
     end = head + footprint(nbytes)
     store_release(channel + CHANNEL_HEAD, end)
     return end

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from emulator.pcie import _ring_kernels as ring
-from emulator.pcie._access_kernels import move, opens
-from emulator.pcie._completion_kernels import end_oldest, fail_oldest, has_room
+from emulator.pcie._access_kernels import LATER, UNREACHABLE, move, opens
+from emulator.pcie._bounce_kernels import FAULTED, STALLED, ask_or_collect, put_chunk
+from emulator.pcie._completion_kernels import believable, end_oldest, fail_oldest, has_room
 from emulator.pcie.faults import Fault
 from emulator.pcie.layout import (
-    CHANNEL_HEAD,
     CHANNEL_VERDICT,
     CHUNK_BYTES,
     FRAGMENT_BYTES,
@@ -39,14 +39,9 @@ _LOCAL_WRITE = int(AccessFlags.LOCAL_WRITE)
 _SUCCESS = int(WcStatus.SUCCESS)
 _LOC_PROT_ERR = int(WcStatus.LOC_PROT_ERR)
 _GONE = int(WcStatus.RETRY_EXC_ERR)
-_REM_INV_REQ_ERR = int(WcStatus.REM_INV_REQ_ERR)
-_REM_ACCESS_ERR = int(WcStatus.REM_ACCESS_ERR)
-_REM_OP_ERR = int(WcStatus.REM_OP_ERR)
 _BAD_OPCODE = int(Fault.BAD_OPCODE)
 _BAD_LENGTH = int(Fault.BAD_LENGTH)
 _NO_INLINE = int(Fault.INLINE)
-
-STALLED = -1
 
 
 @kernel
@@ -125,11 +120,38 @@ def _advance(qp: Any) -> None:
 def _move_chunk(context: Any, qp: Any, entry: Any) -> int:
     nbytes = min(CHUNK_BYTES, entry.length - qp.sq_offset)
     writes = entry.opcode != _READ
-    status = move(
-        context, qp, peer_at(context.peers, qp.peer), entry, (qp.sq_offset, nbytes, writes)
-    )
-    if status != _SUCCESS:
-        return _halt(qp, entry, _believable(status))
+    peer = peer_at(context.peers, qp.peer)
+    status = UNREACHABLE
+    if qp.get_end == 0:
+        status = move(context, qp, peer, entry, (qp.sq_offset, nbytes, writes))
+    if status == LATER:
+        return STALLED
+    if status == UNREACHABLE:
+        nbytes = _bounce_chunk(context, qp, peer, entry)
+        if nbytes == FAULTED:
+            return _halt(qp, entry, _LOC_PROT_ERR)
+        if nbytes <= 0:
+            return int(nbytes)
+    elif status != _SUCCESS:
+        return _halt(qp, entry, status)
+    return _moved(context, qp, entry, nbytes)
+
+
+@kernel
+def _bounce_chunk(context: Any, qp: Any, peer: Any, entry: Any) -> int:
+    """Let the owner of the memory copy: see ``_bounce_kernels``."""
+    if peer.is_bounced == 0:
+        peer.is_bounced = 1
+        context.remarks = context.attend_due = 1
+    if entry.opcode == _READ:
+        return ask_or_collect(context, qp, entry)
+    return put_chunk(context, qp, entry)
+
+
+@kernel
+def _moved(context: Any, qp: Any, entry: Any, nbytes: int) -> int:
+    """So many more bytes of a request are done."""
+    writes = entry.opcode != _READ
     qp.sq_offset += nbytes
     if writes:
         context.tx_bytes += nbytes
@@ -182,31 +204,27 @@ def _sent(context: Any, qp: Any, entry: Any) -> int:
 
 
 @kernel
-def _believable(verdict: int) -> int:
-    """A status that a peer may give; what else it writes means that it is gone."""
-    if verdict in (_REM_INV_REQ_ERR, _REM_ACCESS_ERR, _REM_OP_ERR):
-        return verdict
-    return _GONE
-
-
-@kernel
 def retire(context: Any, qp: Any) -> int:
     """End the requests that are done, in order; how many."""
     if qp.sq_done == qp.sq_tail:
         return 0
     ended = 0
     verdict = load_acquire(qp.outbound + CHANNEL_VERDICT)
-    head = min(load_acquire(qp.outbound + CHANNEL_HEAD), qp.tx_tail)
+    head = ring.taken(qp.outbound, qp.tx_head, qp.tx_tail)
+    if head == ring.BROKEN:
+        verdict = _GONE
+    else:
+        qp.tx_head = head
     while qp.sq_done < qp.sq_next and has_room(context, qp):
         entry = send_entry_at(qp.sq, qp.sq_done % qp.sq_depth)
         if entry.status != _SUCCESS:
             fail_oldest(context, qp, entry.status)
             return ended + 1
-        if entry.ring_end > head:
+        if entry.ring_end > qp.tx_head:
             break
         end_oldest(context, qp, _SUCCESS)
         ended += 1
     if verdict != _SUCCESS and qp.sq_done < qp.sq_tail and has_room(context, qp):
-        fail_oldest(context, qp, _believable(verdict))
+        fail_oldest(context, qp, believable(verdict))
         ended += 1
     return ended

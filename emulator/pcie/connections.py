@@ -8,14 +8,13 @@ import select
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from emulator.driving._sleep_kernels import load_word
 from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.control_socket import ControlSocket, Kind, Message, Received, is_local
 from emulator.pcie.layout import CHANNEL_ACTIVE, CHANNEL_BYTES
 from emulator.pcie.mapping import Mapping, map_of_peer
-from emulator.pcie.peers import Introduction, Peer, Peers
+from emulator.pcie.peers import Introduction, Peer, Peers, Reach
 from emulator.pcie.queues import PcieQp
 from emulator.pcie.regions import Allocation, Allocations, Board
 from emulator.pcie.state import State, index_of
@@ -40,7 +39,7 @@ class Offer:
 class Connections:
     """The control socket of a device and what came of its messages."""
 
-    def __init__(self, state: State, board: Board, allocations: Allocations) -> None:
+    def __init__(self, state: State, board: Board, allocations: Allocations, reach: Reach) -> None:
         self._state = state
         self._board = board
         self._allocations = allocations
@@ -48,13 +47,14 @@ class Connections:
         self.gid = self._socket.gid
         self._epoll = select.epoll()
         self._epoll.register(self._socket.fileno(), select.EPOLLIN)
-        self._peers = Peers()
+        self._peers = Peers(reach)
         self.qps: dict[int, PcieQp] = {}
         """Open queue pairs by index."""
         self._offers: dict[int, dict[tuple[bytes, int], Offer]] = {}
         self._destinations: Counter[bytes] = Counter()
         """Devices that queue pairs have been connected with: they learn of shared memory."""
-        self._quarantine: list[Any] = []
+        self._quarantine: list[tuple[Peer, object]] = []
+        """Memory that a peer may still write to."""
         state.context.peers = self._peers.table.ctypes.data
         state.context.attend_fd = self._epoll.fileno()
         state.context.bell_fd = self._socket.bell_fd
@@ -90,9 +90,20 @@ class Connections:
 
     def sweep(self) -> None:
         """Free memory that was collected, here and with the peers."""
+        if self._quarantine:
+            self._end_quarantine()
         for map_id in self._allocations.sweep():
             for gid in self._destinations:
                 self._try_send(gid, Message(Kind.UNMAP, map_id))
+
+    def _end_quarantine(self) -> None:
+        """Let go of memory whose peers are dead by now."""
+        held, self._quarantine = self._quarantine, []
+        for peer, buffer in held:
+            if peer.is_dead():
+                self._leave(peer)
+            else:
+                self._quarantine.append((peer, buffer))
 
     def _tell_map(self, gid: bytes, allocation: Allocation) -> None:
         self._try_send(gid, Message(Kind.MAP, allocation.map_id), (allocation.shared.fd,))
@@ -114,6 +125,9 @@ class Connections:
         """Handle what messages and deaths there are; whether there were any."""
         self.sweep()
         self._socket.flush()
+        if self._state.context.remarks:
+            self._state.context.remarks = 0
+            self._peers.remark()
         worked = False
         for received in self._socket.receive():
             worked = True
@@ -212,11 +226,13 @@ class Connections:
         """Wait until nobody copies by a key that was revoked.
 
         A peer that stays in the middle of a copy is stopped, or means harm. It is given up;
-        the memory is kept for as long as the device, so that nobody else gets it.
+        the memory is kept for as long as its process lives, so that nobody else gets it.
         """
         for qp in list(self.qps.values()):
             if qp.outbound is not None and not self._await_quiet_qp(qp):
-                self._quarantine.append(buffer)
+                assert qp.peer is not None
+                qp.peer.users += 1
+                self._quarantine.append((qp.peer, buffer))
 
     def _await_quiet_qp(self, qp: PcieQp) -> bool:
         """Wait until the peer's present copy ends; false when it does not."""
@@ -227,6 +243,8 @@ class Connections:
             assert qp.peer is not None
             if qp.peer.is_dead():
                 return True
+            if qp.peer.given_up:
+                return False
             if time.monotonic() > deadline_s:
                 _log.warning(
                     "process %d has stopped in the middle of a copy: it is given up", qp.peer.pid
@@ -251,6 +269,13 @@ class Connections:
             if not peer.given_up:
                 self._epoll.unregister(peer.pidfd)
             self._peers.forget(peer)
+
+    def abandon(self) -> None:
+        """In a child of the device's process: close this end of everything, and tell nobody."""
+        for qp in self.qps.values():
+            qp.abandon()
+        self.qps.clear()
+        self.close()
 
     def close(self) -> None:
         """Give names and descriptors back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,9 @@ from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.connections import Connections
 from emulator.pcie.faults import fault_error
 from emulator.pcie.layout import MAX_MESSAGE_BYTES
+from emulator.pcie.peers import Reach
 from emulator.pcie.queues import PcieCq, PcieQp, PcieRegion, raise_fault
+from emulator.pcie.reach import why_not_reached
 from emulator.pcie.regions import NOWHERE, REMOTE, Allocations, Board, require_registrable
 from emulator.pcie.state import State, index_of
 from kvlane.calls import PROTOTYPE
@@ -26,6 +29,8 @@ from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 
 _log = logging.getLogger(__name__)
+_devices: weakref.WeakSet[PcieDevice] = weakref.WeakSet()
+"""Those of this process, for a child that is forked off it."""
 
 
 class PcieDevice:
@@ -33,14 +38,16 @@ class PcieDevice:
 
     max_message_bytes = MAX_MESSAGE_BYTES
 
-    def __init__(self) -> None:
+    def __init__(self, reach: Reach = why_not_reached) -> None:
         self.state = State()
         self._context = self.state.context
         self._board = Board()
         self._allocations = Allocations()
         self._kick = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._connections = Connections(self.state, self._board, self._allocations)
+        self._connections = Connections(self.state, self._board, self._allocations, reach)
         self._context.board = self._board.address
+        self._context.pid = os.getpid()
+        self._context.reaches_itself = int(reach(os.getpid(), self._board.address) == 0)
         self._context.kick_fd = self._kick
         self._regions: dict[int, PcieRegion] = {}
         self._cqs: dict[int, PcieCq] = {}
@@ -61,12 +68,14 @@ class PcieDevice:
             sleep=kernels.SLEEP.address,
         )
         """The verbs for compiled loops."""
+        _devices.add(self)
 
     # Memory
 
     def alloc(self, nbytes: int) -> NDArray[np.uint8]:
         """Zeroed pages that peers can map."""
         with self.lock:
+            self._require_open()
             self._connections.sweep()
             return self._allocations.allocate(nbytes)
 
@@ -214,3 +223,29 @@ class PcieDevice:
         self._connections.close()
         os.close(self._kick)
         self._board.close()
+
+    def abandon(self) -> None:
+        """In a child of its process: let go of what is shared with it, and touch nothing.
+
+        Here the device is closed. The locks are whatever they were at the time of the fork.
+        """
+        self.lock = DeviceLock(self.state.wanted.ctypes.data, self._wake_holder)
+        if self._released:
+            return
+        self._context.closed = self._released = True
+        self.state.abandon()
+        self._regions.clear()
+        self._cqs.clear()
+        self._connections.abandon()
+        self._allocations.abandon()
+        os.close(self._kick)
+        self._board.close()
+
+
+def _abandon_all() -> None:
+    for device in list(_devices):
+        device.abandon()
+    _devices.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

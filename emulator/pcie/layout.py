@@ -6,6 +6,8 @@ read once, checked, and compared with a private copy of the position.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 
 from kvlane.rawmem import record_accessor
@@ -53,17 +55,34 @@ CHANNEL_VERDICT = 136
 """Written by the receiver: the ``WcStatus`` that the sender's oldest request ends with; 0: open."""
 CHANNEL_RING = PAGE_BYTES
 RING_BYTES = 256 << 10
-CHANNEL_BYTES = CHANNEL_RING + RING_BYTES
+CHANNEL_LANDING = CHANNEL_RING + RING_BYTES
+"""Written by the sender: what the receiver has asked for with ``FragmentKind.GET``."""
+LANDING_BYTES = 256 << 10
+CHANNEL_BYTES = CHANNEL_LANDING + LANDING_BYTES
 
 RING_HEADER_BYTES = 32
 """Kind, length of the message, length of this fragment, immediate data."""
 FRAGMENT_BYTES = 64 << 10
+
+
+class FragmentKind(IntEnum):
+    """Kinds of fragments that are no part of a message, which the opcodes of messages are not.
+
+    Address and key stand where a message has its length and its immediate data.
+    """
+
+    PUT = 0x100
+    """Bytes for the receiver's memory."""
+    GET = 0x101
+    """A word: how many bytes of the receiver's memory are wanted in the landing."""
+
 
 # Private: what kernels work on.
 
 MAX_MESSAGE_BYTES = 1 << 31
 CHUNK_BYTES = 256 << 10
 """Copied between two looks at whether the memory may still be touched."""
+assert CHUNK_BYTES <= LANDING_BYTES
 QUANTUM_BYTES = 256 << 10
 """After this, another queue pair has its turn."""
 PROGRESS_BYTES = 512 << 10
@@ -89,6 +108,8 @@ CONTEXT = np.dtype(
         ("cq_count", "i8"),  # entries of cqs that were ever used
         ("peers", "i8"),
         ("board", "i8"),
+        ("pid", "i8"),
+        ("reaches_itself", "i8"),  # 1: process_vm_readv and writev are permitted on this process
         ("closed", "i8"),
         ("ticks", "i8"),  # calls of progress
         ("posted_bytes", "i8"),  # carried out by posts since the last progress
@@ -97,6 +118,7 @@ CONTEXT = np.dtype(
         ("attend_fd", "i8"),  # epoll of the control socket and of peers' pidfds
         ("unattached", "i8"),  # connected queue pairs that wait for their peer
         ("backlog", "i8"),  # 1: control messages wait for room in a peer's socket
+        ("remarks", "i8"),  # 1: a peer has begun to be bounced, which people are to be told
         ("bell_fd", "i8"),
         ("kick_fd", "i8"),  # eventfd that wakes sleepers of this process
         ("sleepers", "i8"),
@@ -109,11 +131,12 @@ CONTEXT = np.dtype(
         ("rx_messages", "i8"),
         ("rdma_writes", "i8"),
         ("rdma_reads", "i8"),
+        ("bounced_bytes", "i8"),  # of those above: as the process that asked for them counts
         ("bells_rung", "i8"),
         ("sleeps", "i8"),
     ]
 )
-COUNTERS = tuple(CONTEXT.names or ())[-8:]
+COUNTERS = tuple(CONTEXT.names or ())[-9:]
 SCRATCH_WORDS = 32
 
 QP = np.dtype(
@@ -132,7 +155,11 @@ QP = np.dtype(
         ("cq", "i8"),
         ("peer", "i8"),
         ("remote_number", "i8"),
+        ("tx_head", "i8"),  # as far as the peer has taken what was put into its ring
         ("tx_tail", "i8"),
+        ("put_end", "i8"),  # the peer's head when it has carried out every PUT; 0: it has
+        ("get_end", "i8"),  # the peer's head when it has carried out the GET under way; 0: none
+        ("awaited_map", "i8"),  # 1 + the shared memory that was waited for already
         ("active", "i8"),
         ("news", "i8"),  # 1: the peer is to hear of what was written to a channel
         ("halted", "i8"),  # 1: a request has failed; none after it is carried out
@@ -164,13 +191,15 @@ PEER = np.dtype(
         ("board", "i8"),  # 0: nobody
         ("pid", "i8"),
         ("maps", "i8"),  # address of MAP_CAPACITY records of MAP
-        ("reaches_memory", "i8"),  # 1: process_vm_readv and writev are permitted
+        ("pidfd", "i8"),
+        ("why_not_reached", "i8"),  # errno of process_vm_readv; 0: its memory is reached
+        ("is_bounced", "i8"),  # 1: people are to be told; 2: they were
         ("bell_address", "i8"),  # address of its bell's sockaddr_un
         ("bell_address_bytes", "i8"),
     ]
 )
 
-MAP = np.dtype([("address", "i8"), ("nbytes", "i8")])
+MAP = np.dtype([("address", "i8"), ("length", "i8")])
 """Memory of a peer as this process has mapped it."""
 
 SEND_ENTRY = np.dtype([*SEND_WR.descr, ("ring_end", "i8"), ("status", "i8")])

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.pcie.control_socket import bell_name
-from emulator.pcie.layout import BOARD_BYTES, BOARD_MAGIC, MAP, MAP_CAPACITY, PEER, PEER_CAPACITY
+from emulator.pcie.layout import BOARD_BYTES, MAP, MAP_CAPACITY, PEER, PEER_CAPACITY
 from emulator.pcie.mapping import Mapping, map_of_peer
+from emulator.pcie.reach import advice
 from kvlane.errors import CapacityError, ProtocolError
 from kvlane.verbs.records import new_records
 
 _log = logging.getLogger(__name__)
 _AF_UNIX = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+
+Reach = Callable[[int, int], int]
+"""``why_not_reached`` of ``reach``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,6 @@ class Peer:
         self.pidfd = os.pidfd_open(self.pid)
         self.maps = new_records(MAP, MAP_CAPACITY)
         self._mappings: dict[int, Mapping] = {}
-        self.reaches_memory = _reaches(introduction)
         self.bell_address = _unix_address(bell_name(self.gid))
 
     def map(self, map_id: int, fd: int) -> None:
@@ -60,7 +62,7 @@ class Peer:
             _log.warning("process %d: %s", self.pid, error)
             return
         self._mappings[map_id] = mapping
-        self.maps["nbytes"][map_id] = mapping.nbytes
+        self.maps["length"][map_id] = mapping.nbytes
         self.maps["address"][map_id] = mapping.address
 
     def unmap(self, map_id: int) -> None:
@@ -87,8 +89,9 @@ class Peer:
 class Peers:
     """The peers of a device, by GID."""
 
-    def __init__(self) -> None:
+    def __init__(self, reach: Reach) -> None:
         self.table = new_records(PEER, PEER_CAPACITY)
+        self._reach = reach
         self._by_gid: dict[bytes, Peer] = {}
         self._free = list(range(PEER_CAPACITY - 1, -1, -1))
 
@@ -115,15 +118,18 @@ class Peers:
             board.close()
             raise ProtocolError(f"process {introduction.pid} is gone: {error}") from error
         self._by_gid[peer.gid] = peer
-        self._enter(peer, self._free.pop())
+        self._free.pop()
+        self._enter(peer, self._reach(introduction.pid, introduction.board_address))
         return peer, True
 
-    def _enter(self, peer: Peer, index: int) -> None:
-        entry = self.table[index]
+    def _enter(self, peer: Peer, why_not_reached: int) -> None:
+        entry = self.table[peer.index]
         entry.board = peer.board.address
         entry.pid = peer.pid
         entry.maps = peer.maps.ctypes.data
-        entry.reaches_memory = int(peer.reaches_memory)
+        entry.pidfd = peer.pidfd
+        entry.why_not_reached = why_not_reached
+        entry.is_bounced = 0
         entry.bell_address = peer.bell_address.ctypes.data
         entry.bell_address_bytes = len(peer.bell_address)
 
@@ -133,6 +139,14 @@ class Peers:
         self.table.board[peer.index] = 0
         self._free.append(peer.index)
         peer.close()
+
+    def remark(self) -> None:
+        """Tell people, once for each peer, why its memory takes the slow way."""
+        for peer in self._by_gid.values():
+            entry = self.table[peer.index]
+            if entry.is_bounced == 1:
+                entry.is_bounced = 2
+                _log.warning("%s", advice(peer.pid, int(entry.why_not_reached)))
 
     def by_pidfd(self, pidfd: int) -> Peer | None:
         """The peer whose process a descriptor is."""
@@ -149,29 +163,3 @@ def _unix_address(name: bytes) -> NDArray[np.uint8]:
     family = np.array([_AF_UNIX], np.uint16).tobytes()
     address: NDArray[np.uint8] = np.frombuffer(family + name, np.uint8).copy()
     return address
-
-
-class _IoVector(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-def _reaches(introduction: Introduction) -> bool:
-    """Whether the kernel lets us read and write the memory of this process.
-
-    Whoever may not trace a process may not (``kernel.yama.ptrace_scope``, containers).
-    """
-    word = ctypes.c_int64(0)
-    here = _IoVector(ctypes.addressof(word), 8)
-    there = _IoVector(introduction.board_address & ((1 << 64) - 1), 8)
-    count = _libc.process_vm_readv(
-        introduction.pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0
-    )
-    if count == 8 and word.value == BOARD_MAGIC:
-        return True
-    _log.warning(
-        "memory of process %d cannot be reached (%s): only what device.alloc gave is; use alloc, "
-        "or permit it with sysctl kernel.yama.ptrace_scope=0",
-        introduction.pid,
-        os.strerror(ctypes.get_errno()),
-    )
-    return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.driving._sleep_kernels import store_word
+from emulator.driving._sleep_kernels import load_word, store_word
 from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.faults import fault_error
 from emulator.pcie.layout import CHANNEL_BYTES, CHANNEL_VERDICT
@@ -133,7 +133,15 @@ class PcieQp:
     def tell_closed(self) -> None:
         """Let nobody begin to use this queue pair from the other end."""
         address = self.channel.mapping.address + CHANNEL_VERDICT
-        store_word(address, int(WcStatus.RETRY_EXC_ERR))
+        if load_word(address) == int(WcStatus.SUCCESS):
+            store_word(address, int(WcStatus.RETRY_EXC_ERR))
+
+    def abandon(self) -> None:
+        """In a child of the device's process: it is none of ours."""
+        self.is_open = False
+        self.channel.close()
+        if self.outbound is not None:
+            self.outbound.close()
 
     def close(self) -> None:
         """Destroy: no late write can land after this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import os
 import secrets
 import weakref
 from collections import deque
@@ -112,6 +113,13 @@ class Allocations:
             if allocation.announced:
                 told.append(allocation.map_id)
         return told
+
+    def abandon(self) -> None:
+        """In a child of the device's process: arrays stay mapped, and nothing else is kept."""
+        for allocation in self._by_start.values():
+            os.close(allocation.shared.fd)
+        self._by_start.clear()
+        self._starts.clear()
 
 
 class Board:

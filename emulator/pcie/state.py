@@ -126,6 +126,12 @@ class State:
         del self._rings[index]
         self._qp_handles.give_back(number)
 
+    def abandon(self) -> None:
+        """No queue is open any more, and none is looked at."""
+        self.context.live_count = self.context.sleepers = 0
+        self.qps.number[:] = 0
+        self.cqs.handle[:] = 0
+
     def counters(self) -> dict[str, int]:
         """What the device has counted since it was opened."""
         return {name: int(self.context[name]) for name in COUNTERS}

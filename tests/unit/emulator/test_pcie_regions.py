@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from emulator.nic.options import NicOptions
-from kvlane.errors import ConfigError
-from kvlane.verbs.enums import AccessFlags, WcStatus, WrOpcode
+from kvlane.errors import ConfigError, VerbsError
+from kvlane.verbs.enums import AccessFlags, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.protocols import Device
 from tests.support.verbs_backends import ALL_ACCESS, Pair, device_of
 
@@ -86,6 +86,30 @@ def test_a_key_opens_only_for_its_access(pair: Pair) -> None:
     readable = pair.device.register(pair.far_bytes, AccessFlags.REMOTE_READ)
     pair.near.post_send(pair.sends(opcode=WrOpcode.RDMA_WRITE, rkey=readable.rkey))
     assert pair.completions(1).status[0] == WcStatus.REM_ACCESS_ERR
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"send_flags": SendFlags.SIGNALED | SendFlags.INLINE}, "no inline data: post from"),
+        ({"opcode": WrOpcode.ATOMIC_FETCH_AND_ADD}, "SEND, RDMA_WRITE and RDMA_READ only"),
+        ({"opcode": WrOpcode.ATOMIC_CMP_AND_SWP}, "SEND, RDMA_WRITE and RDMA_READ only"),
+        ({"length": -1}, "length is negative"),
+        ({"length": (1 << 31) + 1}, "above max_message_bytes"),
+    ],
+)
+def test_what_the_link_cannot_do_is_refused_when_it_is_posted(
+    pair: Pair, fields: dict[str, int], text: str
+) -> None:
+    batch = pair.sends(2, opcode=WrOpcode.RDMA_WRITE)
+    for name, value in fields.items():
+        batch[name][1] = value
+    pair.near_bytes[:] = 7
+    with pytest.raises(VerbsError, match=text):
+        pair.near.post_send(batch)
+    assert not pair.far_bytes.any()
+    pair.near.post_send(pair.sends(opcode=WrOpcode.RDMA_WRITE))
+    assert pair.completions(1).status[0] == WcStatus.SUCCESS
 
 
 @pytest.mark.parametrize(

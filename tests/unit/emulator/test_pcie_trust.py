@@ -70,6 +70,6 @@ def test_nobody_takes_a_gid_by_spelling_it_otherwise(control: ControlSocket, spe
     assert list(control.receive()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"kvlane", b"x" * 40, b"kvlane\0\1" + b"\xff" * 32])
+@pytest.mark.parametrize("data", [b"", b"kvlane", b"x" * 40, b"kvlane\0\2" + b"\xff" * 32])
 def test_what_is_no_message_is_dropped(data: bytes) -> None:
     assert Message.decode(data) is None

@@ -1,0 +1,113 @@
+"""Many queue pairs on one device: each has its turn, and nobody is busy when nothing happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from emulator.pcie.device import PcieDevice
+from kvlane.verbs.enums import WcStatus, WrOpcode
+from kvlane.verbs.records import WC, new_records
+from tests.support.pcie_ends import End
+from tests.support.verbs_backends import ALL_ACCESS, PATIENCE_S, Pair, device_of
+
+_COUNT = 64
+_FLOOD = 64
+_BLOCK_BYTES = 1 << 20
+HOUR_MS = 3_600_000.0
+
+
+def test_no_queue_pair_starves_while_one_floods() -> None:
+    with device_of("pcie") as device:
+        flooding = Pair(device).connect()
+        others = [Pair(device).connect() for _ in range(_COUNT - 1)]
+        blocks = device.alloc(_BLOCK_BYTES)
+        region = device.register(blocks, ALL_ACCESS)
+        flooding.near.post_send(
+            flooding.sends(
+                _FLOOD,
+                WrOpcode.RDMA_WRITE,
+                length=_BLOCK_BYTES,
+                local_addr=region.addr,
+                lkey=region.lkey,
+                remote_addr=region.addr,
+                rkey=region.rkey,
+            )
+        )
+        for pair in others:
+            pair.far.post_recv(pair.receives())
+            pair.near.post_send(pair.sends())
+        waiting, turns = set(range(len(others))), 0
+        out = new_records(WC, 4)
+        while waiting:
+            device.progress()
+            turns += 1
+            assert turns < 4 * _COUNT
+            waiting = {i for i in waiting if not _has_received(others[i], out)}
+        done = sum(flooding.cq.poll(new_records(WC, 1)) for _ in range(_FLOOD))
+        assert done < _FLOOD
+        assert len(flooding.completions(_FLOOD - done)) == _FLOOD - done
+
+
+def _has_received(pair: Pair, out: np.ndarray) -> bool:  # type: ignore[type-arg]
+    came = pair.cq.poll(out)
+    return bool((out.qp_num[:came] == pair.far.endpoint.qp_num).any())
+
+
+@contextmanager
+def driven(end: End) -> Iterator[None]:
+    """A thread of this process drives the device and polls it, as agent and driver do."""
+    is_over = threading.Event()
+
+    def drive() -> None:
+        while not is_over.is_set():
+            worked = end.device.progress()
+            if not worked and not end.poll():
+                end.device.wait(HOUR_MS)
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        end.device.close()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def await_sleep(end: End, rx_messages: int) -> None:
+    """Until so many messages have come and nobody does anything any more."""
+    give_up = time.monotonic() + PATIENCE_S
+    context = end.device.state.context
+    while not (context.rx_messages == rx_messages and context.sleepers):
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+
+
+def test_a_device_with_many_idle_connections_sleeps_until_the_bell_rings() -> None:
+    here, there = End(PcieDevice()), End(PcieDevice())
+    inbox, outbox = there.alloc("inbox", 64), here.alloc("outbox", 64)
+    for qp in range(_COUNT):
+        near, far = here.open_qp(), there.open_qp()
+        here.connect(qp, far)
+        there.connect(qp, near)
+        there.receive(qp, inbox)
+    while here.device.progress() or there.device.progress():
+        pass
+    context = there.device.state.context
+    with driven(there):
+        await_sleep(there, 0)
+        turns, sleeps = int(context.ticks), int(context.sleeps)
+        for qp in range(_COUNT):
+            here.request(qp, WrOpcode.SEND, outbox, inbox)
+            assert here.completions(1)[0].status == WcStatus.SUCCESS
+            await_sleep(there, qp + 1)
+        assert here.counters()["bells_rung"] == _COUNT
+        assert context.ticks - turns <= 8 * _COUNT
+        assert _COUNT // 2 <= context.sleeps - sleeps <= 4 * _COUNT
+    here.close()
