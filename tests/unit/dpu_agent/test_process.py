@@ -31,6 +31,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def device(monkeypatch: pytest.MonkeyPatch) -> LoopbackDevice:
     (only,) = LoopbackFabric(devices=1).devices
     monkeypatch.setattr(process, "open_device", lambda verbs, options: only)
+    monkeypatch.setattr(process, "open_ports", lambda verbs, options, count: [only])
     return only
 
 
@@ -69,10 +70,10 @@ def test_compiling_ahead_serves_nobody_and_leaves_the_device_as_it_was(
 
 
 def test_every_start_has_another_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_fresh(verbs: str, options: object) -> LoopbackDevice:
-        return LoopbackFabric(devices=1).devices[0]
+    def open_fresh(verbs: str, options: object, count: int) -> list[LoopbackDevice]:
+        return LoopbackFabric(devices=1).devices
 
-    monkeypatch.setattr(process, "open_device", open_fresh)
+    monkeypatch.setattr(process, "open_ports", open_fresh)
     boot_ids: set[bytes] = set()
 
     def announce(news: Ready) -> None:
