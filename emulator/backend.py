@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import mmap
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.link.faults import FaultPlan
+from emulator.nic.anonymous import anonymous_memory
 from emulator.nic.assembly import NicParts, assemble_nic
 from emulator.nic.links import PCIE, RAW, LinkPlace, open_link
 from emulator.nic.options import NicOptions
@@ -225,7 +225,7 @@ class EmulatedDevice:
 
     def alloc(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-aligned zeroed memory."""
-        return np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8)[:nbytes]
+        return anonymous_memory(nbytes)
 
     def register(self, buffer: NDArray[np.uint8], access: AccessFlags) -> EmulatedRegion:
         """Register a contiguous array."""

@@ -28,6 +28,11 @@ def open_device(options: Mapping[str, object]) -> Device:
     return cast(Device, StampedDevice(cast(Device, backend.open_device(others)), log))
 
 
+def open_ports(options: Mapping[str, object], count: int) -> list[Device]:  # noqa: ARG001
+    """One, however many were asked for: there is one log."""
+    return [open_device(options)]
+
+
 @contextmanager
 def stamped_backend() -> Iterator[None]:
     """Have the backend in the table; it is no part of the product, which never lists it."""

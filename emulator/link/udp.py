@@ -15,7 +15,9 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+from functools import partial
 from ipaddress import AddressValueError, IPv4Address
+from typing import Any
 
 from emulator.link._udp_entry_kernels import RECEIVE, SEND
 from emulator.link._udp_kernels import (
@@ -93,7 +95,7 @@ class UdpLink(CompiledLink):
         self._port.outward = self._envelopes.ctypes.data
         self._port.inward = self._port.outward + ENVELOPE.itemsize
         self._callbacks = Callbacks()
-        self._port.tell_of_length = self._callbacks.add(self._tell_of_length)
+        self._port.tell_of_length = self._callbacks.add(partial(_tell_of_length, self._port))
         # They compile now and not at the first frame, whose peer may not wait so long.
         self._calls = LinkCalls(self._port_addr, SEND.address, RECEIVE.address, next_release=0)
 
@@ -166,19 +168,20 @@ class UdpLink(CompiledLink):
         """Send in order; a full socket buffer ends it, anything else that fails is a loss."""
         return int(send_burst(self._port_addr, burst.address))
 
-    def _tell_of_length(self, *_: int) -> int:
-        """Called by the kernels for the first frame that is too long; there will be many."""
-        _log.warning(
-            "packets with %d bytes of UDP payload are too long for the way to %s and are "
-            "lost; give this NIC a smaller mtu_bytes (0 takes what the interface holds)",
-            self._port.too_long_bytes,
-            address_of(int(self._port.too_long_for))[0],
-        )
-        return 0
-
     def receive(self, burst: Burst, now: int) -> int:  # noqa: ARG002 (holds nothing back)
         """Read what has arrived, until the socket is empty or the burst may be too full."""
         return int(receive_burst(self._port_addr, burst.address))
+
+
+def _tell_of_length(port: Any, *_: int) -> int:
+    """Called by the kernels for the first frame that is too long; there will be many."""
+    _log.warning(
+        "packets with %d bytes of UDP payload are too long for the way to %s and are "
+        "lost; give this NIC a smaller mtu_bytes (0 takes what the interface holds)",
+        port.too_long_bytes,
+        address_of(int(port.too_long_for))[0],
+    )
+    return 0
 
 
 def _check_address(host: str, port: int) -> None:

@@ -28,7 +28,8 @@ from kvlane.verbs.records import RecordArray, new_records
 _BURST_FRAMES = 256
 _TX_ARENA_BYTES = 256 * 1024
 """A quarter of a core's L2 cache: payload is still there when the socket copies it."""
-_RX_ARENA_BYTES = 512 * 1024
+_RX_ARENA_BYTES = 256 * 1024
+"""Likewise: what has been read is copied to its place before it leaves the cache."""
 _RX_FRAMES = 1024
 
 
@@ -60,7 +61,7 @@ class SoftNic:
         self._record = self._records[0]
         self._address = int(self._records.ctypes.data)
         self._fill_in()
-        self.lock = DeviceLock(int(self._wanted.ctypes.data), self._wake_holder)
+        self.lock = self._new_lock()
         """Serialises engine and link. A loop of verbs by address holds it."""
         self._compile()
 
@@ -85,18 +86,36 @@ class SoftNic:
         record.link_context = calls.context
         record.link_send, record.link_receive = calls.send, calls.receive
         record.link_next_release = calls.next_release
-        record.take_observed = self._callbacks.add(self._take_observed)
-        record.fill_observed = self._callbacks.add(self._fill_observed)
+        record.take_observed, record.fill_observed = self._add_observed()
         record.link_fd, record.kick_fd = self._link.fileno(), self._kick
         record.wanted = self._wanted.ctypes.data
         record.scratch = self._scratch.ctypes.data
 
-    def _take_observed(self, _first: int, now: int, _second: int, _third: int) -> int:
-        self._engine.receive(self._rx, now)
-        return 0
+    def _new_lock(self) -> DeviceLock:
+        record, kick = self._record, self._kick
 
-    def _fill_observed(self, _first: int, now: int, _second: int, _third: int) -> int:
-        return self._engine.transmit(self._tx, now)
+        def wake_holder() -> None:
+            """Whoever sleeps with the lock held is to give it free."""
+            if record.sleepers:
+                with suppress(OSError):
+                    os.eventfd_write(kick, 1)
+
+        return DeviceLock(int(self._wanted.ctypes.data), wake_holder)
+
+    def _add_observed(self) -> tuple[int, int]:
+        """What the kernels call instead of the engine's own while somebody watches it."""
+        # No part of these may refer to the NIC: one that nobody has any more goes at once, with
+        # its descriptors, instead of waiting for the collector.
+        engine, rx, tx = self._engine, self._rx, self._tx
+
+        def take(_first: int, now: int, _second: int, _third: int) -> int:
+            engine.receive(rx, now)
+            return 0
+
+        def fill(_first: int, now: int, _second: int, _third: int) -> int:
+            return engine.transmit(tx, now)
+
+        return self._callbacks.add(take), self._callbacks.add(fill)
 
     @property
     def calls(self) -> VerbCalls:
@@ -201,12 +220,6 @@ class SoftNic:
         if self.closed and self.sleepers == 0:
             os.close(self._kick)
 
-    def _wake_holder(self) -> None:
-        """Whoever sleeps with the lock held is to give it free."""
-        if self.sleepers:
-            with suppress(OSError):
-                os.eventfd_write(self._kick, 1)
-
     def is_held_here(self) -> bool:
         """Whether this thread is inside the engine now: a finaliser that is comes back later."""
         return self.lock.is_held_here()
@@ -225,7 +238,7 @@ class SoftNic:
         The child gives its copies of the descriptors back, or it would hold port and interface
         when the parent has closed them.
         """
-        self.lock = DeviceLock(int(self._wanted.ctypes.data), self._wake_holder)
+        self.lock = self._new_lock()
         if not self.closed:
             self._record.closed = 1
             self._link.close()

@@ -10,11 +10,40 @@ from emulator.roce.state import (
     MR_WINDOW_2,
     mr_at,
 )
+from kvlane.atomics import prefetch
 from kvlane.jit import kernel
 from kvlane.rawmem import copy
 from kvlane.verbs.enums import SendFlags
 
 _INLINE = int(SendFlags.INLINE)
+_READ_AHEAD_BYTES = 4096
+_WRITE_AHEAD_BYTES = 1024
+"""Less: what is written into is in the cache more often, and then this only costs."""
+_CACHE_LINE_BYTES = 64
+
+
+@kernel
+def copy_out(destination: int, source: int, nbytes: int, left: int) -> None:
+    """Copy a part of a message into a packet; ``left`` is how much of it lies behind.
+
+    What comes next begins to be fetched meanwhile: the processor's own prefetching starts anew
+    on every page, and packets are as long as those.
+    """
+    copy(destination, source, nbytes)
+    _fetch(source + nbytes, min(left, _READ_AHEAD_BYTES))
+
+
+@kernel
+def copy_in(destination: int, source: int, nbytes: int, left: int) -> None:
+    """Copy a packet's payload into memory; ``left`` is how much of the message comes behind."""
+    copy(destination, source, nbytes)
+    _fetch(destination + nbytes, min(left, _WRITE_AHEAD_BYTES))
+
+
+@kernel
+def _fetch(address: int, nbytes: int) -> None:
+    for offset in range(0, nbytes, _CACHE_LINE_BYTES):
+        prefetch(address + offset)
 
 
 @kernel
@@ -104,7 +133,7 @@ def gather(nic: Any, qp: Any, wqe: Any, offset: int, length: int, destination: i
         source = local_address(nic, qp.pd, wqe.sge_lkey[i], wqe.sge_addr[i] + skip, chunk, 0)
         if source == 0:
             return False
-        copy(destination, source, chunk)
+        copy_out(destination, source, chunk, element - skip - chunk)
         destination += chunk
         length -= chunk
         skip = 0
@@ -131,7 +160,7 @@ def scatter(
         target = local_address(nic, pd, entry.sge_lkey[i], entry.sge_addr[i] + skip, chunk, access)
         if target == 0:
             return False
-        copy(target, source, chunk)
+        copy_in(target, source, chunk, element - skip - chunk)
         source += chunk
         length -= chunk
         skip = 0

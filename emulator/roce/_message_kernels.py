@@ -20,7 +20,7 @@ from emulator.roce._completion_kernels import (
     wake_solicited,
 )
 from emulator.roce._emit_kernels import IMM_BYTES, RETH_BYTES
-from emulator.roce._memory_kernels import host_address, scatter, sges_allowed
+from emulator.roce._memory_kernels import copy_in, host_address, scatter, sges_allowed
 from emulator.roce._receive_queue_kernels import receive_domain, take_receive
 from emulator.roce._window_kernels import invalidate_window
 from emulator.roce.state import (
@@ -35,7 +35,6 @@ from emulator.roce.state import (
 from emulator.wire._byte_kernels import get_be, get_be64
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
-from kvlane.rawmem import copy
 from kvlane.verbs.enums import AccessFlags, QpType, WcOpcode, WcStatus
 
 _SEND_FIRST = int(Opcode.RC_SEND_FIRST)
@@ -186,7 +185,7 @@ def _take_write(nic: Any, qp: Any, psn: int, last: bool, payload: int, length: i
         if target == 0:
             refuse(nic, qp, psn, NAK_ACCESS)
             return False
-        copy(target, payload, length)
+        copy_in(target, payload, length, qp.write_left - length)
         qp.write_addr += length
         qp.write_left -= length
     return True

@@ -16,7 +16,7 @@ from emulator.roce._emit_kernels import (
     put_aeth,
 )
 from emulator.roce._event_kernels import push_event
-from emulator.roce._memory_kernels import host_address
+from emulator.roce._memory_kernels import copy_out, host_address
 from emulator.roce._pacing_kernels import paced_until, spend_pace
 from emulator.roce._psn_kernels import psn_add
 from emulator.roce.state import (
@@ -31,7 +31,7 @@ from emulator.wire._byte_kernels import put_be
 from emulator.wire.aeth import UNLIMITED_CREDITS, NakCode
 from emulator.wire.opcode import Opcode
 from kvlane.jit import kernel
-from kvlane.rawmem import bytes_at, copy
+from kvlane.rawmem import bytes_at
 from kvlane.verbs.enums import AccessFlags, EventType
 
 _ACKNOWLEDGE = int(Opcode.RC_ACKNOWLEDGE)
@@ -107,7 +107,7 @@ def _emit_read_response(nic: Any, qp: Any, job: Any) -> None:
     if opcode != _MIDDLE:
         put_aeth(address + header, UNLIMITED_CREDITS, qp.msn)
         header += AETH_BYTES
-    copy(address + header, source, payload)
+    copy_out(address + header, source, payload, job.left - payload)
     finish_frame(nic, address, header, payload)
     job.started = 1
     job.psn = psn_add(job.psn, 1)

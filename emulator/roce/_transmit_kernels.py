@@ -15,8 +15,9 @@ from kvlane.verbs.enums import QpState
 _RTS = int(QpState.RTS)
 _SQD = int(QpState.SQD)
 
-_QUOTA = 64
-"""Packets a queue pair may send before the next one's turn."""
+_QUOTA = 60
+"""Packets a queue pair may send before the next one's turn: of the largest, what four datagram
+calls of 64 KiB hold, so that none leaves by a call of its own."""
 
 NEVER = 1 << 62
 """A deadline that does not come."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from emulator.link.faults import FaultLink, FaultPlan
 from emulator.link.frames import Burst, Link
 from emulator.link.memory import memory_link_pair
+from emulator.link.udp import UdpLink
 from emulator.link.wrapper import LinkWrapper
 from emulator.nic import _entry_kernels as kernels
 from emulator.nic.softnic import SoftNic
@@ -375,3 +378,19 @@ def test_events_do_not_pile_up_where_verbs_are_used_by_address(hosts: tuple[Host
         a.nic._engine.qps.fail(a.qp)
         kernels.progress(a.nic.calls.context, 0)
         assert a.nic._engine.take_events() == []
+
+
+def test_a_nic_that_nobody_has_any_more_is_gone_at_once() -> None:
+    """With its descriptors: the collector may come after the process has run out of them."""
+    link = UdpLink("127.0.0.1")
+    host = Host(link, 1)
+    remembered = weakref.ref(host.nic), weakref.ref(link)
+    descriptor = link.fileno()
+    gc.disable()
+    try:
+        del host, link
+        assert [reference() for reference in remembered] == [None, None]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    finally:
+        gc.enable()
