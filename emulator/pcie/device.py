@@ -221,6 +221,7 @@ class PcieDevice:
             return
         self._released = True
         self._connections.close()
+        self._allocations.close()
         os.close(self._kick)
         self._board.close()
 

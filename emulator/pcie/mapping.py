@@ -123,8 +123,12 @@ class SharedFile:
 
     def close(self) -> None:
         """Unmap and forget; peers that have it mapped keep theirs."""
+        self.mapping.close()
+        self.close_file()
+
+    def close_file(self) -> None:
+        """Forget the file, and leave the memory mapped."""
         if self.fd >= 0:
-            self.mapping.close()
             os.close(self.fd)
             self.fd = -1
 

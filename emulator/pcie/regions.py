@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-import os
 import secrets
 import weakref
 from collections import deque
@@ -72,6 +71,7 @@ class Allocations:
         self._starts: list[int] = []
         self._free_ids = deque(range(MAP_CAPACITY))
         self._collected: deque[int] = deque()
+        self._closed = False
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Zeroed pages; they are freed after the last array over them is gone."""
@@ -84,9 +84,16 @@ class Allocations:
         bisect.insort(self._starts, allocation.start)
         self._by_start[allocation.start] = allocation
         carrier: Any = (ctypes.c_uint8 * max(nbytes, 1)).from_address(allocation.start)
-        # A finaliser runs in any thread at any time: it only leaves a note.
-        weakref.finalize(carrier, self._collected.append, allocation.start).atexit = False
+        weakref.finalize(carrier, self._note_collected, allocation.start).atexit = False
         return np.frombuffer(carrier, np.uint8)[:nbytes]
+
+    def _note_collected(self, start: int) -> None:
+        """A finaliser runs in any thread at any time: it only leaves a note, unless nobody is
+        there any more to read it."""
+        if self._closed:
+            self._by_start.pop(start).shared.mapping.close()
+        else:
+            self._collected.append(start)
 
     def find(self, addr: int, length: int) -> tuple[Allocation, int] | None:
         """The allocation that holds a range, and where in it."""
@@ -114,10 +121,17 @@ class Allocations:
                 told.append(allocation.map_id)
         return told
 
+    def close(self) -> None:
+        """Nobody will map any of it: arrays stay as long as they are in use, descriptors go."""
+        self._closed = True
+        self.sweep()
+        for allocation in list(self._by_start.values()):
+            allocation.shared.close_file()
+
     def abandon(self) -> None:
         """In a child of the device's process: arrays stay mapped, and nothing else is kept."""
         for allocation in self._by_start.values():
-            os.close(allocation.shared.fd)
+            allocation.shared.close_file()
         self._by_start.clear()
         self._starts.clear()
 

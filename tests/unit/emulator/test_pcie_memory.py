@@ -7,11 +7,13 @@ import mmap
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from emulator.pcie import mapping
+from emulator.pcie.device import PcieDevice
 from emulator.pcie.layout import MAP_CAPACITY
 from emulator.pcie.mapping import HUGE_PAGE_BYTES
 from kvlane.errors import CapacityError
@@ -127,3 +129,20 @@ def test_without_descriptors_the_error_says_what_to_do(device: Device) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     device.alloc(1)
+
+
+def test_a_closed_device_keeps_no_descriptor_and_its_arrays_stay() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    device = PcieDevice()
+    kept = [device.alloc(100) for _ in range(3)]
+    dropped = device.alloc(100)
+    kept[0][:] = 7
+    device.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
+    assert kept[0].tolist() == [7] * 100
+    addresses = [int(array.ctypes.data) for array in kept]
+    del dropped, kept[1:]
+    mapped = Path("/proc/self/maps").read_text()
+    assert f"{addresses[0]:x}-" in mapped
+    assert not any(f"\n{address:x}-" in mapped for address in addresses[1:])
+    kept[0][:] = 8
