@@ -246,11 +246,16 @@ def test_a_child_lets_its_parent_open_the_interface_again(hosts: Hosts) -> None:
         with hosts[0].entered():
             found[0].open()
         end, child_end = os.pipe()
+        born, delivery = os.pipe()
         if (pid := os.fork()) == 0:
             os.close(child_end)
+            os.write(delivery, b"!")  # what is to be done after a fork has been done
             os.read(end, 1)  # until the parent closes its end
             os._exit(0)
         os.close(end)
+    os.read(born, 1)
+    for descriptor in (born, delivery):
+        os.close(descriptor)
     try:
         with hosts[0].entered(), devices(1, **OPTIONS) as found:
             assert found[0].open().is_open
