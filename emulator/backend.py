@@ -288,4 +288,4 @@ options_type = NicOptions
 def open_device(options: Mapping[str, object]) -> EmulatedDevice | PcieDevice:
     """Open an emulated NIC; see ``NicOptions`` for what ``options`` may hold."""
     chosen = load_mapping(NicOptions, options, where="device.options")
-    return PcieDevice() if chosen.link == PCIE else EmulatedDevice(chosen)
+    return PcieDevice(chosen.channels) if chosen.link == PCIE else EmulatedDevice(chosen)

@@ -6,6 +6,7 @@ from typing import Any
 
 from numba import types
 
+from emulator.pcie._channel_kernels import copy_shared
 from emulator.pcie.layout import (
     BOARD_REGIONS,
     CHANNEL_ACTIVE,
@@ -18,7 +19,6 @@ from emulator.pcie.layout import (
 )
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
-from kvlane.rawmem import copy
 from kvlane.verbs.enums import AccessFlags, WcStatus
 
 _REMOTE_READ = int(AccessFlags.REMOTE_READ)
@@ -79,7 +79,8 @@ def _move_by_key(context: Any, peer: Any, entry: Any, at: tuple[int, int, bool])
     place = load_acquire(region + _MAP_OFFSET) + offset + at[0]
     mapped = _mapped(peer, load_acquire(region + _MAP_ID), place, at[1])
     if mapped != 0:
-        copy(mapped if at[2] else local, local if at[2] else mapped, at[1])
+        here, there = (mapped, local) if at[2] else (local, mapped)
+        copy_shared(context.channels, here, there, at[1])
         return _SUCCESS
     if peer.reaches_memory and _move_by_kernel(context, peer, entry.remote_addr + at[0], local, at):
         return _SUCCESS

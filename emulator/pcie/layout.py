@@ -89,6 +89,7 @@ CONTEXT = np.dtype(
         ("cq_count", "i8"),  # entries of cqs that were ever used
         ("peers", "i8"),
         ("board", "i8"),
+        ("channels", "i8"),  # address of their record, for copies of shared memory
         ("closed", "i8"),
         ("ticks", "i8"),  # calls of progress
         ("posted_bytes", "i8"),  # carried out by posts since the last progress
