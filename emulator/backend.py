@@ -289,7 +289,7 @@ options_type = NicOptions
 def open_device(options: Mapping[str, object]) -> EmulatedDevice | PcieDevice:
     """Open an emulated NIC; see ``NicOptions`` for what ``options`` may hold."""
     chosen = load_mapping(NicOptions, options, where="device.options")
-    return PcieDevice() if chosen.link == PCIE else EmulatedDevice(chosen)
+    return PcieDevice(channels=chosen.channels) if chosen.link == PCIE else EmulatedDevice(chosen)
 
 
 def open_ports(
@@ -299,7 +299,7 @@ def open_ports(
     second would want the same interface or file."""
     chosen = load_mapping(NicOptions, options, where="device.options")
     if chosen.link == PCIE:
-        return [PcieDevice() for _ in range(count)]
+        return [PcieDevice(channels=chosen.channels) for _ in range(count)]
     alone = chosen.link == RAW or chosen.pcap or chosen.trace
     with ExitStack() as undo:
         devices: list[EmulatedDevice] = []

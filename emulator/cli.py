@@ -11,6 +11,7 @@ from dpu_agent.cli import run_command
 from dpu_agent.config import DEFAULT_SPIN_US, AgentConfig
 from dpu_agent.runtime.process import Ready
 from emulator.nic.links import PCIE, UDP
+from emulator.pcie.channels import AUTO_CHANNELS
 from kvlane.config import load_mapping
 from kvlane.limits import DEFAULT_CONTROL_PORT
 
@@ -47,6 +48,12 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     show_default=True,
     help="Threads that serve commands; 0 is one for every two processors.",
 )
+@click.option(
+    "--channels",
+    default=AUTO_CHANNELS,
+    show_default=True,
+    help="Processors that copy together on the pcie link; 0 chooses by those there are.",
+)
 @click.option("--capacity", default="1GiB", show_default=True, help="Memory for blocks.")
 @click.option("--block-bytes", default="1MiB", show_default=True, help="Size of a slot.")
 @click.option("--policy", default="lru", show_default=True, help="Eviction policy.")
@@ -69,6 +76,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     link: str,
     spin_us: int,
     workers: int,
+    channels: int,
     capacity: str,
     block_bytes: str,
     policy: str,
@@ -87,6 +95,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
             "mtu_bytes": mtu,
             "faults": faults,
             "seed": seed,
+            "channels": channels,
         }
         mapping = {
             "control": {"listen": listen},

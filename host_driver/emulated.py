@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 5.0
 """How long the agent may take to stop by itself, and again after SIGTERM."""
 
 _STDERR_TAIL_BYTES = 4096
-_NUMBERS = ("seed", "spin_us", "workers")
+_NUMBERS = ("seed", "spin_us", "workers", "channels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,12 @@ class EmulatedOptions:
         "Threads of the agent that serve commands; 0 is one for every two processors.",
         minimum=0,
         maximum=MAX_WORKERS,
+    )
+    channels: int = setting(
+        0,
+        "Processors with which the agent copies on the pcie link; 0 chooses by those there are.",
+        minimum=0,
+        maximum=16,
     )
     faults: str = setting("", "Faults of the agent's link, such as drop=0.01.")
     seed: int = setting(0, "Seed of the faults.", minimum=0)
@@ -167,6 +173,7 @@ def _arguments(options: EmulatedOptions) -> Iterable[str]:
     yield from ("--faults", options.faults, "--seed", str(options.seed))
     yield from ("--link", options.link, "--spin-us", str(options.spin_us))
     yield from ("--workers", str(options.workers))
+    yield from ("--channels", str(options.channels))
 
 
 def _environment() -> dict[str, str]:

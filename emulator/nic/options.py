@@ -17,6 +17,7 @@ from emulator.nic.links import (
     require_interface,
     require_mtu,
 )
+from emulator.pcie.channels import AUTO_CHANNELS, MAX_CHANNELS
 from kvlane.config import parse_endpoint, setting
 from kvlane.errors import ConfigError
 
@@ -56,6 +57,14 @@ class NicOptions:
         "File that gets an event, one JSON object a line, for every packet, change of state, "
         "retransmission and NAK; empty for none. It costs much time.",
     )
+    channels: int = setting(
+        AUTO_CHANNELS,
+        "Processors that copy together on the pcie link, as the DMA engines of a DPU do; 1 leaves "
+        "it to the thread that drives the device. 0 takes one for every two that the process may "
+        "use, up to 4, and both of two.",
+        minimum=AUTO_CHANNELS,
+        maximum=MAX_CHANNELS,
+    )
     seed: int = setting(0, "Seed of faults and first PSNs; 0 draws one, so that two runs differ.")
 
     def validate(self) -> None:
@@ -63,6 +72,8 @@ class NicOptions:
         parse_endpoint(self.listen)
         if self.link == PCIE:
             self._require_no_packets()
+        elif self.channels != AUTO_CHANNELS:
+            raise ConfigError(f"channels: only the pcie link has them; write link: {PCIE}, or 0")
         require_interface(self.link, self.interface)
         FaultPlan.parse(self.faults)
         require_mtu(self.mtu_bytes)

@@ -6,6 +6,7 @@ from typing import Any
 
 from emulator.pcie import _foreign_kernels as foreign
 from emulator.pcie import _ring_kernels as ring
+from emulator.pcie._channel_kernels import copy_shared
 from emulator.pcie._completion_kernels import believable
 from emulator.pcie.layout import (
     BOARD_REGIONS,
@@ -19,7 +20,6 @@ from emulator.pcie.layout import (
 )
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import kernel
-from kvlane.rawmem import copy
 from kvlane.verbs.enums import AccessFlags, WcStatus
 
 _REMOTE_READ = int(AccessFlags.REMOTE_READ)
@@ -101,7 +101,8 @@ def _move_by_key(context: Any, qp: Any, peer: Any, entry: Any, at: tuple[int, in
         return LATER
     if mapped == 0:
         return foreign.move(context, peer, entry.remote_addr + at[0], local, at)
-    copy(mapped if at[2] else local, local if at[2] else mapped, at[1])
+    here, there = (mapped, local) if at[2] else (local, mapped)
+    copy_shared(context.channels, here, there, at[1])
     return _SUCCESS
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.driving.device_lock import DeviceLock
 from emulator.pcie import _entry_kernels as kernels
+from emulator.pcie.channels import AUTO_CHANNELS, Channels
 from emulator.pcie.connections import Connections
 from emulator.pcie.faults import fault_error
 from emulator.pcie.layout import MAX_MESSAGE_BYTES
@@ -38,7 +39,7 @@ class PcieDevice:
 
     max_message_bytes = MAX_MESSAGE_BYTES
 
-    def __init__(self, reach: Reach = why_not_reached) -> None:
+    def __init__(self, reach: Reach = why_not_reached, channels: int = AUTO_CHANNELS) -> None:
         self.state = State()
         self._context = self.state.context
         self._board = Board()
@@ -49,6 +50,8 @@ class PcieDevice:
         self._context.pid = os.getpid()
         self._context.reaches_itself = int(reach(os.getpid(), self._board.address) == 0)
         self._context.kick_fd = self._kick
+        self._channels = Channels(channels)
+        self._context.channels = self._channels.address
         self._regions: dict[int, PcieRegion] = {}
         self._cqs: dict[int, PcieCq] = {}
         self._attend_entry = PROTOTYPE(self._attend)
@@ -170,7 +173,7 @@ class PcieDevice:
         with self.lock:
             error, self._attend_error = self._attend_error, None
             fault, self._context.fault = int(self._context.fault), 0
-            return fault_error(fault) if fault else error
+            return fault_error(fault) if fault else error or self._channels.take_fault()
 
     def check(self, result: int) -> int:
         """What a kernel answered to a method; ``VerbsError`` for a fault."""
@@ -180,7 +183,7 @@ class PcieDevice:
     def counters(self) -> dict[str, int]:
         """What it has counted; the names are those of the emulated NIC, where it has one."""
         with self.lock:
-            return self.state.counters()
+            return {**self.state.counters(), **self._channels.counters()}
 
     def _wake_holder(self) -> None:
         """Whoever sleeps with the device held is to give it free."""
@@ -220,6 +223,7 @@ class PcieDevice:
         if self._released or self._context.sleepers:
             return
         self._released = True
+        self._channels.close()
         self._connections.close()
         self._allocations.close()
         os.close(self._kick)

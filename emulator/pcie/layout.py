@@ -110,6 +110,7 @@ CONTEXT = np.dtype(
         ("board", "i8"),
         ("pid", "i8"),
         ("reaches_itself", "i8"),  # 1: process_vm_readv and writev are permitted on this process
+        ("channels", "i8"),  # address of their record, for copies of shared memory
         ("closed", "i8"),
         ("ticks", "i8"),  # calls of progress
         ("posted_bytes", "i8"),  # carried out by posts since the last progress

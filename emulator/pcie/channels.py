@@ -1,0 +1,141 @@
+"""The DMA channels of a device: who copies, and when helpers begin and end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+
+from emulator.pcie import _channel_kernels as kernels
+from emulator.pcie._channel_kernels import CHANNELS, HELPER, MAX_PATIENCE_NS
+from kvlane.calls import Callbacks
+from kvlane.jit import JIT_ENABLED
+from kvlane.verbs.records import RecordArray, new_records
+
+AUTO_CHANNELS = 0
+"""As a number of channels: by the processors that this process may use."""
+MAX_CHANNELS = 16
+_MOST_BY_ITSELF = 4
+
+_log = logging.getLogger(__name__)
+
+
+def channels_for(processors: int) -> int:
+    """How many channels a device has by itself.
+
+    Half of the processors, since the others have work of their own; but both of two, of which
+    the one at the other end sleeps while this one copies.
+    """
+    return min(max(processors // 2, min(processors, 2)), _MOST_BY_ITSELF)
+
+
+class Channels:
+    """The thread that drives the device is the first channel; each other has a thread of its own.
+
+    Those begin with the first large copy and sleep while there is none. Interpreted, there are
+    none: a step that has to be one is one only when compiled.
+    """
+
+    def __init__(self, count: int = AUTO_CHANNELS) -> None:
+        self.count = count or channels_for(len(os.sched_getaffinity(0)))
+        self._records = new_records(CHANNELS, 1)
+        self._record = self._records[0]
+        self._helpers = new_records(HELPER, max(self.count - 1, 1))
+        self._helpers.event_fd[:] = -1
+        self._helpers.patience_ns[:] = MAX_PATIENCE_NS
+        self._threads: list[threading.Thread] = []
+        self._callbacks = Callbacks()
+        self.address = int(self._records.ctypes.data)
+        """What kernels are given."""
+        self._record.start = self._callbacks.add(self._start)
+        self._record.table = self._helpers.ctypes.data
+        self._record.count = self.count if JIT_ENABLED else 1
+        self._compile()
+        self._end = weakref.finalize(self, _end, self._records, self._helpers, self._threads)
+        self._end.atexit = False
+        _all.add(self)
+
+    def _compile(self) -> None:
+        """Now: a thread that compiles while the process is forked leaves the child a compiler
+        that is locked for ever."""
+        self._record.closing = 1
+        kernels.serve(self.address, 0)
+        self._record.closing = 0
+
+    def _start(self, *_: int) -> int:
+        """Called by the kernel at the first large copy."""
+        self._record.started = 1
+        try:
+            for index in range(self.count - 1):
+                self._helpers.event_fd[index] = os.eventfd(0, os.EFD_CLOEXEC)
+                # It holds the records, and not this object: that could never be collected.
+                thread = threading.Thread(
+                    target=_serve,
+                    args=(self._records, self._helpers, index),
+                    name=f"kvlane-channel-{index + 1}",
+                    daemon=True,
+                )
+                thread.start()
+                self._threads.append(thread)
+                self._record.helpers = index + 1
+        except (OSError, RuntimeError) as error:
+            _log.warning(
+                "the pcie link copies with %d of %d channels: %s",
+                len(self._threads) + 1,
+                self.count,
+                error,
+            )
+        return 0
+
+    def take_fault(self) -> BaseException | None:
+        """What interrupted the start of helpers, since the last call of this."""
+        return self._callbacks.take_fault()
+
+    def counters(self) -> dict[str, int]:
+        """What was copied by more than one, and how often a helper went to sleep."""
+        return {
+            "channel_jobs": int(self._record.jobs),
+            "channel_wakes": int(self._record.wakes),
+            "channel_helper_pieces": int(self._helpers.pieces.sum()),
+            "channel_helper_sleeps": int(self._helpers.sleeps.sum()),
+        }
+
+    def close(self) -> None:
+        """End the helpers. Nothing may be copied any more."""
+        self._end()
+
+    def abandon(self) -> None:
+        """In a child of the device's process: the helpers have stayed there."""
+        self._threads.clear()
+        self._end()
+
+
+def _serve(records: RecordArray, _helpers: RecordArray, index: int) -> None:
+    kernels.serve(int(records.ctypes.data), index)
+
+
+def _end(records: RecordArray, helpers: RecordArray, threads: list[threading.Thread]) -> None:
+    record = records[0]
+    record.closing = 1
+    record.count = 1
+    record.helpers = 0
+    for thread, fd in zip(threads, helpers.event_fd, strict=False):
+        os.eventfd_write(int(fd), 1)
+        if thread is not threading.current_thread():
+            thread.join()
+    for fd in helpers.event_fd[helpers.event_fd >= 0]:
+        os.close(int(fd))
+    helpers.event_fd[:] = -1
+
+
+_all: weakref.WeakSet[Channels] = weakref.WeakSet()
+"""Those of this process, for a child that is forked off it."""
+
+
+def _abandon_all() -> None:
+    for channels in list(_all):
+        channels.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
