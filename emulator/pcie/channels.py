@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 from emulator.pcie import _channel_kernels as kernels
 from emulator.pcie._channel_kernels import CHANNELS, HELPER, MAX_PATIENCE_NS
@@ -48,7 +49,7 @@ class Channels:
         self._callbacks = Callbacks()
         self.address = int(self._records.ctypes.data)
         """What kernels are given."""
-        self._record.start = self._callbacks.add(self._start)
+        self._record.start = self._callbacks.add(self._starter())
         self._record.table = self._helpers.ctypes.data
         self._record.count = self.count if JIT_ENABLED else 1
         self._compile()
@@ -63,30 +64,22 @@ class Channels:
         kernels.serve(self.address, 0)
         self._record.closing = 0
 
-    def _start(self, *_: int) -> int:
-        """Called by the kernel at the first large copy."""
-        self._record.started = 1
-        try:
-            for index in range(self.count - 1):
-                self._helpers.event_fd[index] = os.eventfd(0, os.EFD_CLOEXEC)
-                # It holds the records, and not this object: that could never be collected.
-                thread = threading.Thread(
-                    target=_serve,
-                    args=(self._records, self._helpers, index),
-                    name=f"kvlane-channel-{index + 1}",
-                    daemon=True,
-                )
-                thread.start()
-                self._threads.append(thread)
-                self._record.helpers = index + 1
-        except (OSError, RuntimeError) as error:
-            _log.warning(
-                "the pcie link copies with %d of %d channels: %s",
-                len(self._threads) + 1,
-                self.count,
-                error,
-            )
-        return 0
+    def _starter(self) -> Callable[[int, int, int, int], int]:
+        """What the kernel calls at the first large copy."""
+        # It refers to all but this object, which would wait for the collector otherwise.
+        records, helpers, threads, count = self._records, self._helpers, self._threads, self.count
+
+        def start(*_: int) -> int:
+            records[0].started = 1
+            try:
+                for index in range(count - 1):
+                    _start_helper(records, helpers, threads, index)
+            except (OSError, RuntimeError) as error:
+                began = len(threads) + 1
+                _log.warning("the pcie link copies with %d of %d channels: %s", began, count, error)
+            return 0
+
+        return start
 
     def take_fault(self) -> BaseException | None:
         """What interrupted the start of helpers, since the last call of this."""
@@ -109,6 +102,21 @@ class Channels:
         """In a child of the device's process: the helpers have stayed there."""
         self._threads.clear()
         self._end()
+
+
+def _start_helper(
+    records: RecordArray, helpers: RecordArray, threads: list[threading.Thread], index: int
+) -> None:
+    helpers.event_fd[index] = os.eventfd(0, os.EFD_CLOEXEC)
+    thread = threading.Thread(
+        target=_serve,
+        args=(records, helpers, index),
+        name=f"kvlane-channel-{index + 1}",
+        daemon=True,
+    )
+    thread.start()
+    threads.append(thread)
+    records[0].helpers = index + 1
 
 
 def _serve(records: RecordArray, _helpers: RecordArray, index: int) -> None:
