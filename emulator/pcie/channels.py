@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from emulator.pcie import _channel_kernels as kernels
 from emulator.pcie._channel_kernels import CHANNELS, HELPER, MAX_PATIENCE_NS
@@ -19,6 +21,7 @@ AUTO_CHANNELS = 0
 MAX_CHANNELS = 16
 _MOST_BY_ITSELF = 4
 
+_libc = ctypes.CDLL(None)
 _log = logging.getLogger(__name__)
 
 
@@ -110,7 +113,7 @@ def _start_helper(
     helpers.event_fd[index] = os.eventfd(0, os.EFD_CLOEXEC)
     thread = threading.Thread(
         target=_serve,
-        args=(records, helpers, index),
+        args=(records, helpers, index, _processors_beside(_libc.sched_getcpu())),
         name=f"kvlane-channel-{index + 1}",
         daemon=True,
     )
@@ -119,7 +122,16 @@ def _start_helper(
     records[0].helpers = index + 1
 
 
-def _serve(records: RecordArray, _helpers: RecordArray, index: int) -> None:
+def _processors_beside(busy: int) -> set[int]:
+    """Those that this process may use, without one unless that is all."""
+    return os.sched_getaffinity(0) - {busy} or {busy}
+
+
+def _serve(records: RecordArray, _helpers: RecordArray, index: int, processors: set[int]) -> None:
+    # Who wakes another thread often gets it beside himself. Here that would be of no use: he is at
+    # work until the job is done.
+    with suppress(OSError):
+        os.sched_setaffinity(0, processors)
     kernels.serve(int(records.ctypes.data), index)
 
 
