@@ -95,17 +95,24 @@ class Agent:
         self._lane_of: dict[int, Lane] = {}
         self.worker_death: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a data worker has died, and the agent with it."""
-        self._lanes = [
-            Lane(
-                blocks,
-                limits,
-                boot_id=boot_id,
-                spin_ns=spin_us * 1_000,
-                on_failure=self._report_failure,
-                on_death=self._report_worker_death,
-            )
-            for blocks in ports
-        ]
+        self._lanes: list[Lane] = []
+        try:
+            for blocks in ports:
+                self._lanes.append(self._new_lane(blocks, spin_us))
+        except BaseException:
+            for lane in self._lanes:
+                lane.stop()
+            raise
+
+    def _new_lane(self, blocks: Blocks, spin_us: int) -> Lane:
+        return Lane(
+            blocks,
+            self._limits,
+            boot_id=self._boot_id,
+            spin_ns=spin_us * 1_000,
+            on_failure=self._report_failure,
+            on_death=self._report_worker_death,
+        )
 
     @property
     def boot_id(self) -> bytes:
@@ -240,11 +247,12 @@ class Agent:
 
     async def stop(self) -> None:
         """End the sessions and the workers; the devices are not used afterwards."""
-        alive = not self.worker_death.done()
-        if alive:
-            await self.end_sessions("the agent is stopping")
-        for lane in self._lanes:
-            await asyncio.to_thread(lane.stop, worker_is_alive=alive)
+        try:
+            if not self.worker_death.done():
+                await self.end_sessions("the agent is stopping")
+        finally:
+            for lane in self._lanes:
+                await asyncio.to_thread(lane.stop)
 
     def _take_lane(self, session_id: int) -> Lane:
         """The lane with the fewest sessions, for one more."""

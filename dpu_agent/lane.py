@@ -32,6 +32,8 @@ class Lane:
         self.sessions = 0
         """How many it was given and has still; kept by the agent."""
         self._pool = blocks.pool
+        self._died = False
+        self._on_death = on_death
         self.server = CapsuleServer(
             self.device,
             blocks,
@@ -40,13 +42,17 @@ class Lane:
             max_queue_depth=limits.max_queue_depth,
             on_failure=on_failure,
         )
-        self.worker = DataWorker(self.server, spin_ns=spin_ns, on_death=on_death)
+        self.worker = DataWorker(self.server, spin_ns=spin_ns, on_death=self._note_death)
         self.worker.start()
 
-    def stop(self, *, worker_is_alive: bool) -> None:
+    def _note_death(self, error: BaseException) -> None:
+        self._died = True
+        self._on_death(error)
+
+    def stop(self) -> None:
         """End the thread, then all that it served; the device is not used afterwards."""
         self.worker.stop()
-        if worker_is_alive:
+        if not self._died:
             # Only now: the worker polls the completion queue for as long as it runs.
             self.server.close_all()
         self._pool.close()

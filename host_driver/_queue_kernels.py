@@ -291,3 +291,5 @@ def run_until(
             return _IDLE
         elif verbs.sleep(calls, leave_at - now, wake_fd) == FAULT:
             return _CANNOT_SLEEP
+        else:
+            now = monotonic_ns(queue.clock)

@@ -2,8 +2,8 @@
 
 Kernels do all that (``_serve_kernels``); this class owns their state, opens and closes
 sessions, and looks after the ones that are in trouble. It starts no thread; its owner calls
-all methods but ``interrupt`` from one, which therefore owns store, queue pairs and sessions
-without a lock.
+all methods but ``interrupt`` from one, which therefore owns queue pairs and sessions without a
+lock. The store it may share with other servers.
 """
 
 from __future__ import annotations

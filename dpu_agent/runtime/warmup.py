@@ -67,6 +67,7 @@ def warm_up(device: Device, policy: str, *, clock: Clock) -> bool:
     client = _Client(device, server, failures, clock)
     try:
         client.run_all()
+        store.stats()
     except VerbsError as error:
         _log.warning("the device could not carry a command to itself: %s", error)
         return False

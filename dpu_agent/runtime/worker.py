@@ -1,7 +1,7 @@
-"""The thread that owns the data path: device, completion queue, store, sessions.
+"""The thread that owns a lane of the data path: device, completion queue, sessions.
 
-Nothing in the data path has a lock, because nothing else touches it. Other threads hand in
-closures with ``call``; these run between two turns of the server's loop.
+None of these has a lock of its own, because no other thread touches them. Others hand in closures
+with ``call``; these run between two turns of the server's loop.
 """
 
 from __future__ import annotations

@@ -38,10 +38,15 @@ class StoreLookups:
     """A peer's turns over the same keys."""
 
     def __init__(
-        self, store: Store, batches: Sequence[NDArray[np.uint8]], asked: int, depth: int
+        self,
+        store: Store,
+        batches: Sequence[NDArray[np.uint8]],
+        asked: Sequence[NDArray[np.uint8]],
+        depth: int,
     ) -> None:
-        """It asks for the first ``asked`` batches; blocks are put ``depth`` at a time."""
-        self._store, self._asked = store, asked
+        """It stores ``batches`` and asks for others; blocks are put ``depth`` at a time."""
+        self._store = store
+        self._asked = [[bytes(key) for key in keys] for keys in asked]
         self._batches = [[bytes(key) for key in keys] for keys in batches]
         self._rows = np.ones((depth, BLOCK_BYTES), np.uint8)
         self._filled = False
@@ -51,7 +56,7 @@ class StoreLookups:
         if not self._filled:
             self._fill()
         seconds, count = 0.0, 0
-        for keys in self._batches[: self._asked]:
+        for keys in self._asked:
             there, spent = self._store.exist(keys)
             if there != len(keys):
                 raise RuntimeError(f"{there} of {len(keys)} keys are there")

@@ -63,7 +63,8 @@ def run(rounds: int, progress: Progress, link: str, size: MatchSize = SIZE) -> R
         sides: dict[str, Measure] = {OURS: lambda: per_second(ask)}
         for store in start_stores(Shape(BLOCK_BYTES, stored), undo, report, (REDIS,)):
             # All chains in one pipeline, as often as ours are asked for.
-            lookups = StoreLookups(store, [np.concatenate(chains)], 1, stored)
+            everything = [np.concatenate(chains)]
+            lookups = StoreLookups(store, everything, everything, stored)
             sides[store.name] = turn(store, partial(_median_rate, lookups, size.repeat))
         values = alternate(rounds, sides, progress, report)
     report.results += against_best(f"{NAME}-{link}", KEYS_PER_SECOND, values, [REDIS], GOAL)

@@ -2,7 +2,8 @@
 
 The NIC has no thread of its own. Whoever posts sends at once, and whoever waits for
 completions drives it, so that a command costs no hand-over between threads. One lock
-serialises the engine; it is held while bursts are received and sent, never while sleeping.
+serialises the engine. ``wait`` gives it free while it sleeps; a loop of verbs by address keeps it,
+and is woken by whoever wants it.
 """
 
 from __future__ import annotations

@@ -32,16 +32,25 @@ _GONE = int(WcStatus.RETRY_EXC_ERR)
 
 
 @kernel
+def _flush(context: Any, qp: Any) -> int:
+    """End what is posted to a failed queue pair, and tell the peer that it has failed."""
+    moved = flush(context, qp)
+    if qp.attached:
+        notify(context, qp)
+    return moved
+
+
+@kernel
 def send_turn(context: Any, qp: Any) -> int:
     """Carry out what is posted for one quantum, and end what is done."""
     if qp.state == _ERR:
-        return flush(context, qp)
+        return _flush(context, qp)
     if not qp.attached:
         return 0
     moved = execute(context, qp)
     moved += retire(context, qp)
     if qp.state == _ERR:
-        moved += flush(context, qp)
+        return moved + _flush(context, qp)
     notify(context, qp)
     return moved
 
@@ -49,7 +58,7 @@ def send_turn(context: Any, qp: Any) -> int:
 @kernel
 def _turn(context: Any, qp: Any) -> int:
     if qp.state == _ERR:
-        return flush(context, qp)
+        return _flush(context, qp)
     if not qp.attached:
         return 0
     has_failed = has_sender_failed(qp)
@@ -58,6 +67,7 @@ def _turn(context: Any, qp: Any) -> int:
     if has_failed and moved == 0 and (qp.sq_done == qp.sq_tail or has_room(context, qp)):
         # The verdict on the oldest request was written first, so that it has ended by it.
         enter_error(qp, _GONE)
+        notify(context, qp)
         return REQUEST_COST_BYTES
     return moved
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from kvlane.errors import CapacityError, ProtocolError, VerbsError
 
+_STATUS_BLOCK_BYTES = 512
+"""Of ``st_blocks`` in stat(2)."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEAL_FUTURE_WRITE = 0x10  # fcntl has no name for it
 _MADV_HUGEPAGE = 14
@@ -118,6 +120,9 @@ class SharedFile:
             seals = _SEALS | (_SEAL_FUTURE_WRITE if peers_only_read else 0)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
         except OSError:
+            mapping = getattr(self, "mapping", None)
+            if mapping is not None:
+                mapping.close()
             os.close(self.fd)
             raise
 
@@ -177,11 +182,13 @@ def map_of_peer(fd: int, nbytes: int | None = None, *, writable: bool = True) ->
     """
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-        size = os.fstat(fd).st_size
+        status = os.fstat(fd)
+        size = status.st_size
         if seals & _SEALS != _SEALS or size == 0 or (nbytes is not None and size != nbytes):
             raise ProtocolError(f"a peer's shared memory is not sealed, or has {size} bytes")
         mapping = Mapping(fd, size, writable=writable)
-        if nbytes is None:
+        # Only what the peer has paid for: pages that are not there yet would be charged to us.
+        if nbytes is None and status.st_blocks * _STATUS_BLOCK_BYTES >= size:
             mapping.populate()
         return mapping
     except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import threading
 from typing import Any
 
 from numba import types
@@ -106,6 +107,7 @@ if JIT_ENABLED:
     _POINTER_SUFFIX = "p0" if str(cgutils.voidptr_t) == "ptr" else "p0i8"
 
 else:
+    _one_at_a_time = threading.Lock()
 
     def _word(address: int) -> ctypes.c_int64:
         return ctypes.c_int64.from_address(int(address))
@@ -119,10 +121,12 @@ else:
         _word(address).value = int(value)
 
     def fetch_add(address: int, value: int) -> int:
-        """Add to a word; what it was before. One step only under the interpreter's lock."""
-        word = _word(address)
-        before = word.value
-        word.value = before + int(value)
+        """Add to a word in one step; what it was before."""
+        # Between reading and writing the interpreter may let another thread run.
+        with _one_at_a_time:
+            word = _word(address)
+            before = word.value
+            word.value = before + int(value)
         return before
 
     def full_fence() -> None:

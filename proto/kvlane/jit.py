@@ -22,6 +22,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,9 +82,18 @@ def _kernel_sources() -> list[Path]:
     return sorted(found)
 
 
+def _version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
 def _digest() -> str:
     digest = hashlib.sha256()
-    for part in (numba.__version__, platform.python_version(), platform.machine()):
+    # What a kernel calls is compiled in by name: with another CRC it is another kernel.
+    parts = (numba.__version__, platform.python_version(), platform.machine(), _version_of("isal"))
+    for part in parts:
         digest.update(part.encode() + b"\0")
     for path in _kernel_sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -51,6 +51,13 @@ def exercise_word(address: int) -> int:
 
 
 @kernel
+def add_often(address: int, rounds: int) -> None:
+    """Add 1 to a word so many times."""
+    for _ in range(rounds):
+        fetch_add(address, 1)
+
+
+@kernel
 def drive(calls: VerbCalls, cq: int, completions: int, wanted: int, rounds: int) -> int:
     """Progress, poll and sleep until so many completions came; how many did."""
     came = 0

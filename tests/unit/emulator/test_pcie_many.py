@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from emulator.pcie.device import PcieDevice
-from kvlane.verbs.enums import WcStatus, WrOpcode
-from kvlane.verbs.records import WC, new_records
+from kvlane.verbs.enums import QpState, SendFlags, WcStatus, WrOpcode
+from kvlane.verbs.protocols import QpOptions
+from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
 from tests.support.pcie_ends import End
 from tests.support.verbs_backends import ALL_ACCESS, PATIENCE_S, Pair, device_of
 
@@ -111,3 +112,47 @@ def test_a_device_with_many_idle_connections_sleeps_until_the_bell_rings() -> No
         assert context.ticks - turns <= 8 * _COUNT
         assert _COUNT // 2 <= context.sleeps - sleeps <= 4 * _COUNT
     here.close()
+
+
+def test_a_queue_pair_that_fails_wakes_its_sleeping_peer() -> None:
+    """However it fails: here by a message that is longer than the receive for it."""
+    near, far = PcieDevice(), PcieDevice()
+    cqs = near.create_cq(16), far.create_cq(16)
+    qps = near.create_qp(cqs[0], QpOptions()), far.create_qp(cqs[1], QpOptions())
+    memory = [device.alloc(4096) for device in (near, far)]
+    regions = [
+        device.register(own, ALL_ACCESS) for device, own in zip((near, far), memory, strict=True)
+    ]
+    qps[0].connect(qps[1].endpoint)
+    qps[1].connect(qps[0].endpoint)
+
+    def exchange(length: int) -> None:
+        receive = new_records(RECV_WR, 1)
+        receive.local_addr, receive.length, receive.lkey = regions[1].addr, 100, regions[1].lkey
+        qps[1].post_recv(receive)
+        send = new_records(SEND_WR, 1)
+        send.opcode, send.send_flags = int(WrOpcode.SEND), int(SendFlags.SIGNALED)
+        send.local_addr, send.length, send.lkey = regions[0].addr, length, regions[0].lkey
+        qps[0].post_send(send)
+
+    exchange(100)
+    give_up = time.monotonic() + PATIENCE_S
+    while not cqs[0].poll(new_records(WC, 1)):
+        assert time.monotonic() < give_up
+        near.progress()
+        far.progress()
+    exchange(101)
+    while near.progress():
+        pass
+    sleeper = threading.Thread(target=near.wait, args=(HOUR_MS,), daemon=True)
+    sleeper.start()
+    while not near.state.context.sleepers:
+        assert time.monotonic() < give_up
+    while qps[1].state is not QpState.ERR:
+        assert time.monotonic() < give_up
+        far.progress()
+    far.progress()
+    sleeper.join(PATIENCE_S)
+    assert not sleeper.is_alive()
+    near.close()
+    far.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from kvlane.calls import PROTOTYPE, Callbacks
-from tests.support.call_kernels import WEIGHTED, call_through, exercise_word, sleep_for
+from tests.support.call_kernels import WEIGHTED, add_often, call_through, exercise_word, sleep_for
 from tests.support.loopback_verbs import LoopbackFabric
 
 
@@ -60,3 +62,18 @@ def test_python_functions_are_called_by_address_and_their_exceptions_kept() -> N
     assert call_through(address, -2, 0, 0, 0) == -1
     assert "-1 is negative" in str(callbacks.take_fault())
     assert callbacks.take_fault() is None
+
+
+def test_words_are_added_to_by_many_threads_and_no_addition_is_lost() -> None:
+    word = np.zeros(1, np.int64)
+    address, rounds, threads = int(word.ctypes.data), 2_000, 4
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            jobs = [pool.submit(add_often, address, rounds) for _ in range(threads)]
+            for job in jobs:
+                job.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert word[0] == threads * rounds

@@ -1,4 +1,4 @@
-"""The lock of compiled code: one at a time, and nobody waits for ever."""
+"""The lock of compiled code: one at a time."""
 
 from __future__ import annotations
 
