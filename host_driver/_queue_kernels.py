@@ -37,7 +37,7 @@ _BURST_BYTES = 16 << 10
 """Commands of about this length are posted together."""
 _FREE = int(FREE_SLOT)
 _CALL_WORDS = len(VerbCalls._fields)
-assert _CALL_WORDS == 7
+assert _CALL_WORDS == 8
 
 _completion_at = record_accessor(WC)
 _send_at = record_accessor(SEND_WR)
@@ -235,7 +235,7 @@ def _send_waiting(queue_address: int, calls: VerbCalls) -> int:
 def _calls_of(queue: Any) -> VerbCalls:
     """The verbs of the queue's device: as an argument they would cost more than the call."""
     words = words_at(queue.verbs, _CALL_WORDS)
-    return VerbCalls(words[0], words[1], words[2], words[3], words[4], words[5], words[6])
+    return VerbCalls(words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7])
 
 
 @kernel

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpu_agent.data._transfer_kernels import (
+    RESULT,
     block_slots_of,
     capsule_of,
     descriptor_at,
@@ -32,7 +33,7 @@ from dpu_agent.data.state import (
     posted_at,
     server_at,
 )
-from kvlane.capsule import Opcode
+from kvlane.capsule import HEADER_BYTES, Opcode
 from kvlane.jit import kernel
 from kvlane.limits import MAX_CAPSULE_BYTES
 from kvlane.rawmem import record_accessor, words_at
@@ -43,6 +44,9 @@ from kvlane.verbs.records import RECV_WR, SEND_WR
 
 _send_wr_at = record_accessor(SEND_WR)
 _recv_wr_at = record_accessor(RECV_WR)
+
+_RESULT_BYTES = int(RESULT.itemsize)
+_CHECKSUM_AT = int(RESULT.fields["checksum"][1]) if RESULT.fields else 0
 
 _STORE = int(Opcode.STORE)
 _READ = int(WrOpcode.RDMA_READ)
@@ -114,7 +118,13 @@ def _note_posted(connection: Any, requests: int, slot: int) -> Any:
 
 @kernel
 def _form_request(
-    serving: Serving, request: Any, command: Any, descriptor: Any, block: int, nbytes: int
+    serving: Serving,
+    request: Any,
+    command: Any,
+    descriptor: Any,
+    block: int,
+    nbytes: int,
+    sum_word: int,
 ) -> None:
     """Write the request for the next part of a command's next key, all but its id."""
     request.opcode = _READ if command.opcode == _STORE else _WRITE
@@ -125,6 +135,7 @@ def _form_request(
     request.lkey = server_at(serving.server, 0).pool_lkey
     request.remote_addr = np.int64(descriptor.addr) + command.next_offset
     request.rkey = np.int64(descriptor.rkey)
+    request.sum_addr = sum_word
 
 
 @kernel
@@ -136,6 +147,9 @@ def _form_chunk(serving: Serving, index: int, connection: Any, slot: int) -> int
     held = block_slots_of(connection, slot, command.key_count)
     work_id = pack_work_id(_KIND_TRANSFER, connection.serial, index, slot)
     most = min(connection.room, CHUNK_REQUESTS)
+    sums = 0
+    if command.opcode == _STORE and serving.calls.sums_reads != 0:
+        sums = response_of(connection, slot) + HEADER_BYTES + _CHECKSUM_AT
     count, left = 0, CHUNK_BYTES
     while command.next_key < command.key_count and count < most and left > 0:
         block = held[command.next_key]
@@ -144,7 +158,8 @@ def _form_chunk(serving: Serving, index: int, connection: Any, slot: int) -> int
             nbytes = min(left, whole - command.next_offset)
             request = _send_wr_at(server.requests, count)
             descriptor = descriptor_at(descriptors, command.next_key)
-            _form_request(serving, request, command, descriptor, block, nbytes)
+            word = sums + command.next_key * _RESULT_BYTES if sums != 0 else 0
+            _form_request(serving, request, command, descriptor, block, nbytes, word)
             request.wr_id = work_id
             command.next_offset += nbytes
             left -= nbytes
@@ -197,6 +212,7 @@ def _form_response(serving: Serving, index: int, connection: Any, slot: int, at:
     request.lkey = connection.response_lkey
     request.remote_addr = 0
     request.rkey = 0
+    request.sum_addr = 0
 
 
 @kernel

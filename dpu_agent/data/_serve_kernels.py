@@ -220,7 +220,7 @@ def _take_posted(serving: Serving, connection: Any, now: int) -> None:
         words_at(connection.free, connection.slot_count)[connection.free_count] = entry.slot
         connection.free_count += 1
         return
-    if command.opcode == _STORE:
+    if command.opcode == _STORE and serving.calls.sums_reads == 0:
         sum_arrived(serving, connection, entry)
     if entry.end_key == command.key_count:
         _conclude(serving, connection, entry.slot, now)

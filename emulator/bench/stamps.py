@@ -83,6 +83,7 @@ class StampedDevice:
             post_send=kernels.POST_SEND.address,
             post_recv=kernels.POST_RECV.address,
             sleep=kernels.SLEEP.address,
+            sums_reads=behind.sums_reads,
         )
         """The verbs for compiled loops."""
 

@@ -17,9 +17,10 @@ from emulator.nic.links import (
     require_interface,
     require_mtu,
 )
-from emulator.pcie.channels import AUTO_CHANNELS, MAX_CHANNELS
+from emulator.pcie.channels import AUTO_CHANNELS
 from kvlane.config import parse_endpoint, setting
 from kvlane.errors import ConfigError
+from kvlane.limits import MAX_CHANNELS
 
 _OF_PACKETS = ("interface", "mtu_bytes", "congestion_bps", "faults", "pcap", "trace")
 

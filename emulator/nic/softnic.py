@@ -129,6 +129,7 @@ class SoftNic:
             post_send=kernels.POST_SEND.address,
             post_recv=kernels.POST_RECV.address,
             sleep=kernels.SLEEP.address,
+            sums_reads=1,
         )
 
     def take_fault(self) -> BaseException | None:

@@ -8,6 +8,7 @@ from emulator.pcie import _foreign_kernels as foreign
 from emulator.pcie import _ring_kernels as ring
 from emulator.pcie._channel_kernels import copy_shared
 from emulator.pcie._completion_kernels import believable
+from emulator.pcie._sum_kernels import sum_over
 from emulator.pcie.layout import (
     BOARD_REGIONS,
     CHANNEL_ACTIVE,
@@ -100,9 +101,14 @@ def _move_by_key(context: Any, qp: Any, peer: Any, entry: Any, at: tuple[int, in
     if not _is_all_put(qp):
         return LATER
     if mapped == 0:
-        return foreign.move(context, peer, entry.remote_addr + at[0], local, at)
-    here, there = (mapped, local) if at[2] else (local, mapped)
-    copy_shared(context.channels, here, there, at[1])
+        status = foreign.move(context, peer, entry.remote_addr + at[0], local, at)
+        if status == _SUCCESS and not at[2]:
+            sum_over(entry.sum_addr, local, at[1])
+        return int(status)
+    if at[2]:
+        copy_shared(context.channels, mapped, local, at[1], 0)
+    else:
+        copy_shared(context.channels, local, mapped, at[1], entry.sum_addr)
     return _SUCCESS
 
 

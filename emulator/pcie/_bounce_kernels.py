@@ -13,6 +13,7 @@ from emulator.pcie import _ring_kernels as ring
 from emulator.pcie._access_kernels import opens
 from emulator.pcie._completion_kernels import enter_error
 from emulator.pcie._foreign_kernels import fetch_own, store_own
+from emulator.pcie._sum_kernels import sum_over
 from emulator.pcie.layout import (
     CHANNEL_LANDING,
     CHANNEL_RING,
@@ -81,6 +82,7 @@ def ask_or_collect(context: Any, qp: Any, entry: Any) -> int:
     target = entry.local_addr + qp.sq_offset
     if not store_own(context, qp.inbound + CHANNEL_LANDING, target, nbytes):
         return FAULTED
+    sum_over(entry.sum_addr, target, nbytes)
     context.bounced_bytes += nbytes
     return int(nbytes)
 

@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from emulator.driving._sleep_kernels import ring, silence
+from emulator.pcie._sum_kernels import copy_and_sum, set_sum, sum_over, sum_so_far
 from kvlane._clock_kernels import SCRATCH_WORDS, monotonic_ns
+from kvlane._crc_shift_kernels import appended
 from kvlane._scheduling_kernels import yield_core
 from kvlane.atomics import fetch_add, full_fence, load_acquire, spin_hint, store_release
 from kvlane.calls import call
 from kvlane.jit import kernel
+from kvlane.limits import MAX_CHANNELS
 from kvlane.rawmem import copy, record_accessor
 
 LARGE_BYTES = 128 << 10
@@ -27,6 +30,8 @@ MIN_PIECE_BYTES = 32 << 10
 PIECES_PER_CHANNEL = 2
 """Whoever is held up then leaves half of its share to the others."""
 _PIECE_ALIGNMENT = 4096
+
+MAX_PIECES = MAX_CHANNELS * PIECES_PER_CHANNEL
 
 MAX_RELUCTANCE = 15
 
@@ -46,7 +51,9 @@ CHANNELS = np.dtype(
         ("source", "i8"),
         ("length", "i8"),
         ("piece", "i8"),  # its bytes; the last is as long as what is left
-        ("_far_from_job", "i8", _LINE_WORDS - 4),
+        ("summed", "i8"),  # 1: each piece is summed
+        ("_far_from_job", "i8", _LINE_WORDS - 5),
+        ("sums", "i8", MAX_PIECES),  # the CRC-32 of each piece
         ("count", "i8"),  # channels, the one of the job's owner among them
         ("started", "i8"),  # 1: the helpers were started, as far as that was possible
         ("start", "i8"),  # function that starts them
@@ -83,6 +90,8 @@ _DESTINATION = _offset(CHANNELS, "destination")
 _SOURCE = _offset(CHANNELS, "source")
 _LENGTH = _offset(CHANNELS, "length")
 _PIECE = _offset(CHANNELS, "piece")
+_SUMMED = _offset(CHANNELS, "summed")
+_SUMS = _offset(CHANNELS, "sums")
 _CLOSING = _offset(CHANNELS, "closing")
 _ASLEEP = _offset(HELPER, "asleep")
 _SCRATCH = _offset(HELPER, "scratch")
@@ -98,29 +107,53 @@ helper_at = record_accessor(HELPER)
 
 
 @kernel
-def copy_shared(channels: int, destination: int, source: int, length: int) -> None:
-    """Copy between two ranges; large ones with all channels. Returns when all bytes are there."""
+def copy_shared(channels: int, destination: int, source: int, length: int, word: int) -> None:
+    """Copy between two ranges; large ones with all channels. Returns when all bytes are there.
+
+    The sum in the 32-bit word at ``word`` is continued over them, if that is not 0.
+    """
     record = channels_at(channels, 0)
     overlap = abs(destination - source) < length
     if length < LARGE_BYTES or record.count < 2 or overlap:
-        copy(destination, source, length)
+        _copy_alone(destination, source, length, word)
         return
     if record.started == 0:
         call(record.start, 0, 0, 0, 0)
     if record.helpers == 0:
-        copy(destination, source, length)
+        _copy_alone(destination, source, length, word)
         return
-    pieces, own = publish(channels, destination, source, length), 0
+    pieces, own = publish(channels, destination, source, length, word != 0), 0
     wake(channels, pieces - 1)
     while copy_piece(channels):
         own += 1
     _await_done(channels, pieces)
     if own < pieces:
         record.reluctance = record.alone = 0
+    if word != 0:
+        set_sum(word, _continued(channels, sum_so_far(word), pieces))
 
 
 @kernel
-def publish(channels: int, destination: int, source: int, length: int) -> int:
+def _copy_alone(destination: int, source: int, length: int, word: int) -> None:
+    if word == 0 or abs(destination - source) < length:
+        copy(destination, source, length)
+        sum_over(word, destination, length)
+    else:
+        set_sum(word, copy_and_sum(sum_so_far(word), destination, source, length))
+
+
+@kernel
+def _continued(channels: int, crc: int, pieces: int) -> int:
+    """A sum after those of the pieces that are done."""
+    record, value = channels_at(channels, 0), np.int64(crc)
+    for index in range(pieces):
+        nbytes = min(record.piece, record.length - index * record.piece)
+        value = np.int64(appended(value, load_acquire(channels + _SUMS + 8 * index), nbytes))
+    return int(value)
+
+
+@kernel
+def publish(channels: int, destination: int, source: int, length: int, summed: bool) -> int:
     """Offer a job, when the one before it is done; its pieces."""
     record = channels_at(channels, 0)
     share = length // (record.count * PIECES_PER_CHANNEL) + _PIECE_ALIGNMENT - 1
@@ -130,6 +163,7 @@ def publish(channels: int, destination: int, source: int, length: int) -> int:
     store_release(channels + _SOURCE, source)
     store_release(channels + _LENGTH, length)
     store_release(channels + _PIECE, piece)
+    store_release(channels + _SUMMED, 1 if summed else 0)
     store_release(channels + _DONE, 0)
     store_release(channels + _TICKET, pieces << _COUNT_SHIFT)
     record.jobs += 1
@@ -186,7 +220,11 @@ def copy_claimed(channels: int, index: int) -> None:
     offset = index * piece
     nbytes = min(piece, load_acquire(channels + _LENGTH) - offset)
     source = load_acquire(channels + _SOURCE) + offset
-    copy(load_acquire(channels + _DESTINATION) + offset, source, nbytes)
+    destination = load_acquire(channels + _DESTINATION) + offset
+    if load_acquire(channels + _SUMMED) != 0:
+        store_release(channels + _SUMS + 8 * index, copy_and_sum(0, destination, source, nbytes))
+    else:
+        copy(destination, source, nbytes)
     fetch_add(channels + _DONE, 1)
 
 

@@ -18,7 +18,6 @@ from kvlane.verbs.records import RecordArray, new_records
 
 AUTO_CHANNELS = 0
 """As a number of channels: by the processors that this process may use."""
-MAX_CHANNELS = 16
 _MOST_BY_ITSELF = 4
 
 _libc = ctypes.CDLL(None)

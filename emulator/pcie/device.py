@@ -69,6 +69,7 @@ class PcieDevice:
             post_send=kernels.POST_SEND.address,
             post_recv=kernels.POST_RECV.address,
             sleep=kernels.SLEEP.address,
+            sums_reads=1,
         )
         """The verbs for compiled loops."""
         _devices.add(self)

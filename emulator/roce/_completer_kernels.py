@@ -20,8 +20,10 @@ from emulator.roce._requester_kernels import (
 from emulator.roce._word_kernels import store_word
 from emulator.roce.state import counters_at, wqe_at
 from emulator.wire._byte_kernels import get_be64
+from emulator.wire._icrc_kernels import continued_sum
 from emulator.wire.aeth import RNR_TIMER_NS, NakCode, SyndromeClass
 from kvlane.jit import kernel
+from kvlane.rawmem import array_accessor
 from kvlane.verbs.enums import AccessFlags, QpState, WcStatus, WrOpcode
 
 _READ = int(WrOpcode.RDMA_READ)
@@ -48,6 +50,8 @@ _FOR_EVER = 7
 
 _RNR_NS = np.array(RNR_TIMER_NS, np.int64)
 _WORD_BYTES = 8
+
+_sums_at = array_accessor(np.dtype(np.uint32))
 
 
 @kernel
@@ -222,9 +226,13 @@ def _finish_response(nic: Any, qp: Any, last_psn: int, psn: int, now: int) -> No
 
 
 @kernel
-def on_read_response(nic: Any, qp: Any, psn: int, payload: int, length: int, now: int) -> None:
+def on_read_response(nic: Any, qp: Any, psn: int, frame: tuple[int, int, int], now: int) -> None:
     """One packet of a READ's data has arrived, or what acknowledges an ATOMIC WRITE or a FLUSH;
-    it counts only in order."""
+    it counts only in order.
+
+    ``frame`` is the address of its BTH, the bytes of its headers and those of its payload.
+    """
+    address, header_bytes, length = frame
     if not _next_response_is(nic, qp, psn, now):
         return
     wqe = wqe_at(qp.sq, qp.sq_head % qp.sq_size)
@@ -232,9 +240,13 @@ def on_read_response(nic: Any, qp: Any, psn: int, payload: int, length: int, now
     if wqe.opcode in (_CMP_SWAP, _FETCH_ADD) or length != expected:
         fail_send(nic, qp, _BAD_RESP)
         return
+    payload = address + header_bytes
     if not scatter(nic, qp.pd, wqe, wqe.received, length, payload, _LOCAL_WRITE):
         fail_send(nic, qp, _LOC_PROT_ERR)
         return
+    if wqe.sum_addr != 0 and length > 0:
+        word = _sums_at(wqe.sum_addr, 1)
+        word[0] = continued_sum(np.int64(word[0]), address, header_bytes, length, nic.icrc)
     wqe.received += length
     _finish_response(nic, qp, wqe.last_psn, psn, now)
 

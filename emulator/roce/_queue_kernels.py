@@ -91,6 +91,7 @@ def post_send(nic: Any, index: int, requests: Any) -> int:
         wqe.length = request.length
         wqe.remote_addr = request.remote_addr
         wqe.rkey = request.rkey
+        wqe.sum_addr = request.sum_addr
         wqe.assigned = 0
         wqe.num_sge = 1
         wqe.sge_addr[0] = request.local_addr
@@ -138,6 +139,7 @@ def _copy_wqe(wqe: Any, work: Any) -> None:
     wqe.compare_add = work.compare_add
     wqe.swap = work.swap
     wqe.feth = work.feth
+    wqe.sum_addr = work.sum_addr
     wqe.flush_length = work.flush_length
     wqe.ud_hi = work.ud_hi
     wqe.ud_lo = work.ud_lo

@@ -174,8 +174,8 @@ def _on_response(nic: Any, qp: Any, opcode: int, address: int, length: int, now:
     elif opcode == _ATOMIC_ACKNOWLEDGE:
         on_atomic_response(nic, qp, psn, behind_bth + AETH_BYTES, now)
     else:
-        payload = behind_bth + _rc_extension_bytes(opcode)
-        on_read_response(nic, qp, psn, payload, length, now)
+        header_bytes = BTH_BYTES + _rc_extension_bytes(opcode)
+        on_read_response(nic, qp, psn, (address, header_bytes, length), now)
 
 
 @kernel

@@ -224,6 +224,7 @@ WQE = np.dtype(
         ("swap", "i8"),
         ("feth", "i8"),  # FLUSH: its header, and over how many bytes
         ("flush_length", "i8"),
+        ("sum_addr", "i8"),  # READ: of the 32-bit word that is continued as its CRC-32; 0 for none
         ("ud_hi", "i8"),  # UD: where to
         ("ud_lo", "i8"),
         ("ud_local_hi", "i8"),  # and from which of the port's GIDs; 0 = the queue pair's

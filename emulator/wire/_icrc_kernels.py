@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 
 from emulator.wire.icrc import IPV4_HEADER_BYTES, PSEUDO_LRH
+from kvlane._crc_shift_kernels import moved_on
 from kvlane.jit import kernel
 from kvlane.rawmem import crc32, record_accessor
 
 ENTRIES = 64
 """Kinds of frames whose share of the ICRC is kept; a power of two."""
 _HEADER_WORDS = 10
+UNKNOWN = -1
 
 _BTH_BYTES = 12
 _ICRC_BYTES = 4
+_PAD_UNIT = 4
+"""What is not a multiple of it long is padded, and the ICRC covers the pad."""
 _UDP_BYTES = 8
 
 # Records are unaligned on purpose: a frame may begin anywhere in its arena.
@@ -61,7 +65,13 @@ _ENTRY = np.dtype(
         ("share", "i8"),
     ]
 )
-ICRC_WORK = np.dtype([("headers", "i8", (_HEADER_WORDS,)), ("entries", _ENTRY, (ENTRIES,))])
+ICRC_WORK = np.dtype(
+    [
+        ("headers", "i8", (_HEADER_WORDS,)),
+        ("plain", "i8"),  # CRC-32 of the last frame as it lies, from the BTH on; or UNKNOWN
+        ("entries", _ENTRY, (ENTRIES,)),
+    ]
+)
 """What ``frame_icrc`` works in: one that is zeroed, for as long as frames come."""
 
 _IPV4_BYTES = _IPV4.itemsize
@@ -71,8 +81,9 @@ _bth_at = record_accessor(_BTH)
 _ipv4_at = record_accessor(_IPV4)
 _ipv6_at = record_accessor(_IPV6)
 _entry_at = record_accessor(_ENTRY)
+_work_at = record_accessor(ICRC_WORK)
 
-_ENTRIES_AT = _HEADER_WORDS * 8
+_ENTRIES_AT = (_HEADER_WORDS + 1) * 8
 
 _SEED = zlib.crc32(PSEUDO_LRH)
 _CONGESTION_MASK = 0xFF
@@ -197,9 +208,25 @@ def frame_icrc(frame: Any, bth_address: int, length: int, work: int) -> int:
         entry.dst_hi, entry.dst_lo = frame.dst_hi, frame.dst_lo
         entry.ports, entry.ip_words, entry.congestion = ports, ip_words, congestion
         entry.known = 0
+        _work_at(work, 0).plain = UNKNOWN
         return _whole_icrc(frame, bth_address, length, work)
     plain = crc32(0, bth_address, length)
+    _work_at(work, 0).plain = plain
     if entry.known == 0:
         entry.share = _whole_icrc(frame, bth_address, length, work) ^ plain
         entry.known = 1
     return int(plain ^ entry.share)
+
+
+@kernel
+def continued_sum(crc: int, bth_address: int, header_bytes: int, length: int, work: int) -> int:
+    """The CRC-32 ``crc`` of some bytes, continued over the payload of the frame whose ICRC was
+    looked at last: ``length`` bytes behind its headers.
+
+    The ICRC has gone over the payload already. What the headers in front of it added to that is
+    taken away, so that the payload itself is not read again.
+    """
+    plain = _work_at(work, 0).plain
+    if plain == UNKNOWN or length % _PAD_UNIT != 0:
+        return int(crc32(crc, bth_address + header_bytes, length))
+    return int(plain ^ moved_on(crc ^ crc32(0, bth_address, header_bytes), length))

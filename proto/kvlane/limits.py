@@ -22,6 +22,8 @@ CREDIT_SLACK = 8
 MAX_SESSIONS = 256
 MAX_WORKERS = 64
 MAX_REGIONS_PER_SESSION = 1024
+MAX_CHANNELS = 16
+"""DMA channels of an emulated device: processors that copy together."""
 
 MIN_BLOCK_BYTES = 64
 MAX_BLOCK_BYTES = 1 << 30

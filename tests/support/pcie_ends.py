@@ -28,6 +28,7 @@ _PR_SET_DUMPABLE = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAP_SYS_PTRACE = 19
 _PROT_NONE = 0
+SUM_SEED = 0x5EED
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -57,6 +58,7 @@ class End:
         self._qps: list[PcieQp] = []
         self._memory: dict[str, NDArray[np.uint8]] = {}
         self._regions: dict[str, Any] = {}
+        self._sums = np.zeros(0, np.uint32)
 
     def open_qp(self, **options: int) -> QpEndpoint:
         """The next queue pair."""
@@ -130,7 +132,14 @@ class End:
         requests["opcode"], requests["send_flags"] = opcode, SendFlags.SIGNALED
         requests["local_addr"], requests["length"], requests["lkey"] = local
         requests["remote_addr"], _, requests["rkey"] = remote
+        if opcode is WrOpcode.RDMA_READ:
+            self._sums = np.full(count, SUM_SEED, np.uint32)
+            requests["sum_addr"] = self._sums.ctypes.data + self._sums.itemsize * np.arange(count)
         self._qps[qp].post_send(requests)
+
+    def sums(self) -> list[int]:
+        """Of the READs of the last ``request``, each continued from ``SUM_SEED``."""
+        return [int(value) for value in self._sums]
 
     def completions(self, count: int) -> list[Done]:
         """Exactly so many, waited for."""

@@ -8,6 +8,7 @@ how often they took effect.
 from __future__ import annotations
 
 import random
+import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -122,6 +123,8 @@ class Flow:
         self.local = self.port.region(size, _BINDABLE)
         self.remote = self.peer.region(size, _BINDABLE)
         self.results = self.port.region(8 * self.operations)
+        self.sums = np.arange(self.operations, dtype=np.uint32)
+        """Each READ continues the sum of its position, which begins as that."""
         self.words = self.peer.region(8 * WORDS)
         self.word_values = [0] * WORDS
         self.own_window = Window(self.port.engine.regions.alloc_window(1, MwType.TYPE_2))
@@ -195,6 +198,7 @@ class Flow:
         if flags & SendFlags.INLINE:
             shift = self.local.host_addr - self.local.addr
             elements = [(addr + shift, nbytes, 0) for addr, nbytes, _ in elements]
+        target |= self._summed(opcode, number)
         return work(opcode, elements, flags, wr_id=number, imm=imm, **target)
 
     def _an_open_window(self) -> Window | None:
@@ -263,8 +267,14 @@ class Flow:
             wr_id=number,
             compare_add=_as_signed(operand),
             swap=_as_signed(swap),
+            **self._summed(opcode, number),
             **towards(self.words, _WORD_BYTES * which),
         )
+
+    def _summed(self, opcode: WrOpcode, number: int) -> dict[str, int]:
+        """A READ names the word of its sum."""
+        at = int(self.sums.ctypes.data) + self.sums.itemsize * number
+        return {"sum_addr": at if opcode == WrOpcode.RDMA_READ else 0}
 
     def _turn_own_window(self) -> Any:
         """Bind it, or invalidate it when it is bound: the other order would be refused."""
@@ -354,11 +364,24 @@ class Flow:
         assert _words(self.words) == self.word_values
         results = _words(self.results)
         assert {number: results[number] for number in self.results_want} == self.results_want
+        self._check_sums()
         for region in (self.local, self.remote, self.results, self.words):
             assert region.guards_hold()
         _check_window(self.port, self.own_window)
         for window in self.windows:
             _check_window(self.peer, window)
+
+    def _check_sums(self) -> None:
+        """Each byte of a READ is summed once, however often its packets came."""
+        for number, opcode in enumerate(self.opcodes):
+            want = number
+            if opcode == WrOpcode.RDMA_READ and number in self.results_want:
+                want = zlib.crc32(self.results_want[number].to_bytes(8, "little"), number)
+            elif opcode == WrOpcode.RDMA_READ:
+                start = self.edges[number]
+                data = self.local_want[start : start + self.lengths[number]]
+                want = zlib.crc32(data.tobytes(), number)
+            assert self.sums[number] == want
 
 
 def _word_after(opcode: WrOpcode, before: int, operand: int, swap: int) -> int:

@@ -30,11 +30,13 @@ Row = tuple[int, ...]
 
 def require_postable_sends(rows: Sequence[Row], max_message_bytes: int) -> None:
     """``VerbsError`` unless every ``SEND_WR`` row is one that a device can be given."""
-    for _, opcode, flags, _, _, length, _, _, _ in rows:
+    for _, opcode, flags, _, _, length, _, _, _, sum_addr in rows:
         if opcode not in _OPCODES:
             raise VerbsError(f"opcode {opcode} is none of SEND, RDMA WRITE and RDMA READ")
         if flags & SendFlags.INLINE:
             raise VerbsError("queue pairs are created without inline data; leave INLINE out")
+        if sum_addr != 0:
+            raise VerbsError("this device does not sum what it reads; leave sum_addr at 0")
         require_length(length, max_message_bytes)
 
 
@@ -69,7 +71,7 @@ class SendRequests:
         return self._requests[count - 1]
 
     def _fill(self, slot: int, row: Row, ticket: int) -> None:
-        _, opcode, flags, immediate, local_addr, length, lkey, remote_addr, rkey = row
+        _, opcode, flags, immediate, local_addr, length, lkey, remote_addr, rkey, _ = row
         element, request = self._elements[slot], self._requests[slot]
         element.addr = local_addr & _MASK_64
         element.length = length

@@ -54,6 +54,9 @@ class VerbCalls(NamedTuple):
     """The same with ``RECV_WR``."""
     sleep: int
     """(context, longest time ns, a descriptor to wake for or -1): sleep until there may be work."""
+    sums_reads: int
+    """No function: 1 when READs may name a ``sum_addr``. A NIC has the bytes in hand anyway;
+    whoever sums them later has to fetch them once more."""
 
 
 class Drivable(Protocol):
@@ -82,7 +85,8 @@ class CallsOfMethods:
         steps = (self._progress, self._poll_cq, self._post_send, self._post_recv, self._sleep)
         self._entries = [PROTOTYPE(self._guarded(step)) for step in steps]
         addresses = [ctypes.cast(entry, ctypes.c_void_p).value or 0 for entry in self._entries]
-        self.table = VerbCalls(0, int(self._never_wanted.ctypes.data), *addresses)
+        wanted = int(self._never_wanted.ctypes.data)
+        self.table = VerbCalls._make([0, wanted, *addresses, 0])
         """Valid as long as this object lives."""
 
     def add_cq(self, cq: CompletionQueue) -> int:

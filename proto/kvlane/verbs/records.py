@@ -22,9 +22,12 @@ SEND_WR = np.dtype(
         ("lkey", "i8"),
         ("remote_addr", "i8"),
         ("rkey", "i8"),
+        ("sum_addr", "i8"),  # of a 32-bit word that a READ continues as the CRC-32 of its bytes
     ]
 )
-"""One send work request with one scatter/gather element."""
+"""One send work request with one scatter/gather element.
+
+``sum_addr`` is 0 for none, and only READs to a device that sums have another (``VerbCalls``)."""
 
 RECV_WR = np.dtype([("wr_id", "i8"), ("local_addr", "i8"), ("length", "i8"), ("lkey", "i8")])
 """One receive work request with one scatter/gather element."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.wire._icrc_kernels import ICRC_WORK, frame_icrc
+from emulator.wire._icrc_kernels import ICRC_WORK, continued_sum, frame_icrc
 from emulator.wire.errors import WireError
 from emulator.wire.icrc import icrc
 from emulator.wire.ip import emit_headers
@@ -169,6 +170,9 @@ def test_what_is_remembered_of_one_frame_is_not_used_for_another(
         data = np.frombuffer(rest, np.uint8)
         crc = frame_icrc(frame, data.ctypes.data, len(rest), work.ctypes.data)
         assert crc == icrc(emit_headers(frame, len(rest) + ICRC_BYTES), rest)
+        payload = rest[12:]
+        at = (int(data.ctypes.data), 12, len(payload))
+        assert continued_sum(7, *at, work.ctypes.data) == zlib.crc32(payload, 7)
 
 
 def test_kernel_and_twin_agree_on_the_largest_frame() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,10 +37,10 @@ def helpers() -> int:
     return sum(thread.name.startswith("kvlane-channel") for thread in threading.enumerate())
 
 
-def copy(channels: Channels, target: np.ndarray, source: np.ndarray) -> None:
+def copy(channels: Channels, target: np.ndarray, source: np.ndarray, word: int = 0) -> None:
     """With all channels."""
     address = int(target.ctypes.data), int(source.ctypes.data)
-    kernels.copy_shared(channels.address, *address, len(source))
+    kernels.copy_shared(channels.address, *address, len(source), word)
 
 
 def pattern(nbytes: int, seed: int) -> np.ndarray:
@@ -56,10 +57,15 @@ def test_copies_of_every_length_are_whole_and_nothing_beside_them(channels: Chan
         ),
         at=st.integers(0, 8),
         to=st.integers(0, 8),
+        summed=st.booleans(),
     )
-    def check(length: int, at: int, to: int) -> None:
+    def check(length: int, at: int, to: int, summed: bool) -> None:
         target = np.full(ROOM, 0xA5, np.uint8)
-        copy(channels, target[to : to + length], source[at : at + length])
+        sums = np.array([1, 2, 3], np.uint32)
+        word = int(sums[1:].ctypes.data)
+        copy(channels, target[to : to + length], source[at : at + length], word * summed)
+        wanted = zlib.crc32(source[at : at + length].tobytes(), 2) if summed else 2
+        assert sums.tolist() == [1, wanted, 3]
         assert np.array_equal(target[to : to + length], source[at : at + length])
         assert (target[:to] == 0xA5).all()
         assert (target[to + length :] == 0xA5).all()
@@ -70,7 +76,10 @@ def test_copies_of_every_length_are_whole_and_nothing_beside_them(channels: Chan
 def test_ranges_that_overlap_are_moved(channels: Channels) -> None:
     memory = pattern(ROOM, 2)
     before = memory.copy()
-    copy(channels, memory[100 : 100 + 2 * LARGE], memory[: 2 * LARGE])
+    sums = np.zeros(1, np.uint32)
+    word = int(sums.ctypes.data)
+    copy(channels, memory[100 : 100 + 2 * LARGE], memory[: 2 * LARGE], word)
+    assert sums[0] == zlib.crc32(before[: 2 * LARGE].tobytes())
     assert np.array_equal(memory[100 : 100 + 2 * LARGE], before[: 2 * LARGE])
 
 
@@ -93,7 +102,7 @@ def test_a_claim_is_of_the_job_that_is_there_when_it_is_made(channels: Channels)
     target = np.zeros(LARGE, np.uint8)
     at = int(target.ctypes.data)
     record = channels.address
-    pieces = kernels.publish(record, at, int(first.ctypes.data), LARGE)
+    pieces = kernels.publish(record, at, int(first.ctypes.data), LARGE, False)
     claimed = [kernels.claim(record) for _ in range(pieces)]
     assert claimed == list(range(pieces))
     assert kernels.claim(record) == kernels.NONE
@@ -102,7 +111,7 @@ def test_a_claim_is_of_the_job_that_is_there_when_it_is_made(channels: Channels)
         kernels.copy_claimed(record, index)
     assert kernels.is_done(record, pieces)
     assert np.array_equal(target, first)
-    pieces = kernels.publish(record, at, int(second.ctypes.data), LARGE)
+    pieces = kernels.publish(record, at, int(second.ctypes.data), LARGE, True)
     while kernels.copy_piece(record):
         pass
     assert np.array_equal(target, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvlane.verbs.enums import AccessFlags, QpState, WcStatus, WrOpcode
-from tests.support.pcie_ends import EndProcess, cannot_be_reached, cannot_reach, joined
+from tests.support.pcie_ends import SUM_SEED, EndProcess, cannot_be_reached, cannot_reach, joined
 from tests.support.requirements import lacking
 
 
@@ -59,6 +60,7 @@ def test_bytes_go_both_ways(ends: Ends, opcode: WrOpcode, nbytes: int, shared: b
     assert [done.status for done in ends.near.call("completions", 1)] == [WcStatus.SUCCESS]
     assert ends.near.call("content", "local") == sent
     assert ends.far.call("content", "remote") == sent
+    assert not reads or ends.near.call("sums") == [zlib.crc32(sent, SUM_SEED)]
     bounced = ends.near.call("counters")["bounced_bytes"]
     assert bounced == (nbytes if ends.is_bounced else 0)
 

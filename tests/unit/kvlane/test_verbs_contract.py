@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -168,6 +169,32 @@ def test_polling_takes_no_more_than_asked_and_loses_none(pair: Pair) -> None:
     assert pair.completions(3).wr_id.tolist() == [0, 1, 2]
     assert pair.completions(7).wr_id.tolist() == list(range(3, 10))
     assert pair.cq.poll(new_records(WC, 5)) == 0
+
+
+# Sums
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 3, 64, 4096, 4097, 9000, Pair.NBYTES])
+def test_a_read_continues_the_sums_that_it_is_given(pair: Pair, nbytes: int) -> None:
+    if not pair.device.calls.sums_reads:
+        with pytest.raises(VerbsError, match="sum_addr"):
+            pair.near.post_send(
+                pair.sends(opcode=WrOpcode.RDMA_READ, sum_addr=pair.near_region.addr)
+            )
+        return
+    pair.far_bytes[:] = np.random.default_rng(nbytes).integers(0, 256, Pair.NBYTES, np.uint8)
+    sums = np.array([0xAAAAAAAA, 0, 7, 0, 0xAAAAAAAA], np.uint32)
+    half = nbytes // 2
+    reads = pair.sends(4, WrOpcode.RDMA_READ)
+    reads.length = [nbytes, half, nbytes - half, nbytes]
+    reads.local_addr += [0, 0, half, 0]
+    reads.remote_addr += [0, 0, half, 0]
+    reads.sum_addr = int(sums.ctypes.data) + 4 * np.array([1, 2, 2, 3])
+    reads.sum_addr[3] = 0
+    pair.near.post_send(reads)
+    assert (pair.completions(4).status == WcStatus.SUCCESS).all()
+    data = pair.far_bytes[:nbytes].tobytes()
+    assert sums.tolist() == [0xAAAAAAAA, zlib.crc32(data), zlib.crc32(data, 7), 0, 0xAAAAAAAA]
 
 
 # Slots
