@@ -289,7 +289,7 @@ def run_until(
             wait_a_turn(now - idle_since)
         elif not may_sleep:
             return _IDLE
-        elif verbs.sleep(calls, leave_at - now, wake_fd) == FAULT:
+        elif verbs.sleep(calls, leave_at - now, wake_fd, True) == FAULT:
             return _CANNOT_SLEEP
         else:
             now = monotonic_ns(queue.clock)

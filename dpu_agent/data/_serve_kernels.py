@@ -304,6 +304,22 @@ def _must_return(serving: Serving) -> bool:
 
 
 @kernel
+def _is_room_wanted(serving: Serving) -> bool:
+    """Whether something waits to be posted, until requests complete and make room."""
+    for index in range(serving.connection_count):
+        connection = connection_at(serving.connections, index)
+        if connection.in_use != 0 and connection.outgoing_head != connection.outgoing_tail:
+            return True
+    return False
+
+
+@kernel
+def _sleep(serving: Serving, limit_ns: int, wake_fd: int) -> int:
+    """Until a host asks for something: that its responses were taken can wait, as a rule."""
+    return verbs.sleep(serving.calls, limit_ns, wake_fd, not _is_room_wanted(serving))
+
+
+@kernel
 def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
     """Serve until Python has something to do or ``limit_ns`` are over; ``FAULT`` or 0.
 
@@ -324,7 +340,7 @@ def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
             idle_since = now
         elif now - idle_since < spin_ns:
             wait_a_turn(now - idle_since)
-        elif verbs.sleep(serving.calls, limit_ns - (now - start), wake_fd) == FAULT:
+        elif _sleep(serving, limit_ns - (now - start), wake_fd) == FAULT:
             return FAULT
         else:
             idle_since = now = monotonic_ns(server.clock)

@@ -101,9 +101,9 @@ def _post_recv(context: int, handle: int, requests: int, count: int) -> int:
     return int(call(stamped.post_recv, stamped.context, handle, requests, count))
 
 
-def _sleep(context: int, timeout_ns: int, wake_fd: int, _third: int) -> int:
+def _sleep(context: int, timeout_ns: int, wake_fd: int, patient: int) -> int:
     stamped = _stamped_at(context, 0)
-    return int(call(stamped.sleep, stamped.context, timeout_ns, wake_fd, 0))
+    return int(call(stamped.sleep, stamped.context, timeout_ns, wake_fd, patient))
 
 
 PROGRESS = exported(_progress)

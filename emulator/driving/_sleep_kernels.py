@@ -11,6 +11,7 @@ from kvlane.atomics import fetch_add, full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
 
 _POLLIN = 1
+_REVENTS_SHIFT, _REVENTS_MASK = 48, 0xFFFF
 _NS_PER_S = 1_000_000_000
 EVENT_BYTES = 8
 """What an eventfd reads and writes."""
@@ -27,12 +28,17 @@ def watch(descriptors: Any, index: int, fd: int) -> None:
 
 
 @kernel
-def poll_descriptors(descriptors: Any, limit_ns: int) -> None:
-    """Until one of them is readable, or time is up."""
+def poll_descriptors(descriptors: Any, limit_ns: int) -> int:
+    """Until one of them is readable, or time is up; bit ``i`` says that entry ``i`` is."""
     limit = np.empty(2, np.int64)
     limit[0] = limit_ns // _NS_PER_S
     limit[1] = limit_ns % _NS_PER_S
     _ppoll(descriptors.ctypes.data, np.uint64(len(descriptors)), limit.ctypes.data, 0)
+    readable = 0
+    for index in range(len(descriptors)):
+        if (descriptors[index] >> _REVENTS_SHIFT) & _REVENTS_MASK:
+            readable |= 1 << index
+    return readable
 
 
 @kernel

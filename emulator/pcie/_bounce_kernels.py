@@ -22,11 +22,13 @@ from emulator.pcie.layout import (
     LANDING_BYTES,
     RING_HEADER_BYTES,
     FragmentKind,
+    News,
 )
 from kvlane.atomics import store_release
 from kvlane.jit import kernel
 from kvlane.verbs.enums import AccessFlags, WcStatus
 
+_MESSAGE = int(News.MESSAGE)
 _PUT = int(FragmentKind.PUT)
 _GET = int(FragmentKind.GET)
 _REMOTE_READ = int(AccessFlags.REMOTE_READ)
@@ -62,7 +64,7 @@ def put_chunk(context: Any, qp: Any, entry: Any) -> int:
         return FAULTED
     qp.tx_tail = ring.publish(qp.outbound, qp.tx_tail, nbytes)
     qp.put_end = entry.ring_end = qp.tx_tail
-    qp.news = 1
+    qp.news |= _MESSAGE
     context.bounced_bytes += nbytes
     return int(nbytes)
 
@@ -96,7 +98,7 @@ def _ask(context: Any, qp: Any, entry: Any, nbytes: int) -> int:
     header = (_GET, entry.remote_addr + qp.sq_offset, entry.rkey)
     qp.tx_tail = ring.put(qp.outbound, qp.tx_tail, header, wish, _WISH_BYTES)
     qp.get_end = qp.tx_tail
-    qp.news = 1
+    qp.news |= _MESSAGE
     return 0
 
 
@@ -134,7 +136,7 @@ def serve(context: Any, qp: Any, kind: int, ready: int) -> int:
         enter_error(qp, status)
         return 0
     qp.rx_head = ring.skip(qp.inbound, qp.rx_head, nbytes)
-    qp.news = 1
+    qp.news |= _MESSAGE
     return moved
 
 

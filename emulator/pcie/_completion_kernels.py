@@ -7,6 +7,7 @@ from typing import Any
 from emulator.pcie.layout import (
     CHANNEL_SENDER_FAILED,
     CHANNEL_VERDICT,
+    News,
     cq_at,
     recv_at,
     send_entry_at,
@@ -18,6 +19,7 @@ from kvlane.rawmem import copy
 from kvlane.verbs.enums import QpState, SendFlags, WcOpcode, WcStatus, WrOpcode
 from kvlane.verbs.records import WC
 
+_MESSAGE = int(News.MESSAGE)
 _ERR = int(QpState.ERR)
 _SIGNALED = int(SendFlags.SIGNALED)
 _SUCCESS = int(WcStatus.SUCCESS)
@@ -131,7 +133,7 @@ def enter_error(qp: Any, verdict: int) -> None:
         store_release(qp.inbound + CHANNEL_VERDICT, verdict)
     if qp.attached:
         store_release(qp.outbound + CHANNEL_SENDER_FAILED, 1)
-        qp.news = 1
+        qp.news |= _MESSAGE
 
 
 @kernel

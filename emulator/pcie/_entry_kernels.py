@@ -9,12 +9,13 @@ from emulator.pcie import _send_kernels as sends
 from emulator.pcie import _sleep_kernels as sleeping
 from emulator.pcie._sleep_kernels import kick
 from emulator.pcie.faults import Fault
-from emulator.pcie.layout import PROGRESS_BYTES, QUEUE_INDEX_MASK, context_at, cq_at, qp_at
+from emulator.pcie.layout import PROGRESS_BYTES, QUEUE_INDEX_MASK, News, context_at, cq_at, qp_at
 from kvlane.calls import exported
 from kvlane.jit import kernel
 from kvlane.verbs.calls import FAULT, PostResult
 from kvlane.verbs.enums import QpState
 
+_MESSAGE = int(News.MESSAGE)
 _INIT = int(QpState.INIT)
 _POSTED = int(PostResult.POSTED)
 _FULL = int(PostResult.QUEUE_FULL)
@@ -86,22 +87,22 @@ def post_recv(context: int, handle: int, requests: int, count: int) -> int:
 
 
 @kernel
-def sleep(context: int, timeout_ns: int, wake_fd: int, _third: int) -> int:
+def sleep(context: int, timeout_ns: int, wake_fd: int, patient: int) -> int:
     """Sleep until there may be work."""
-    turns.sleep_holding(context_at(context, 0), timeout_ns, wake_fd)
+    turns.sleep_holding(context_at(context, 0), timeout_ns, wake_fd, patient != 0)
     return 0
 
 
 @kernel
-def doze(context: int, timeout_ns: int, wake_fd: int) -> None:
-    """Sleep, after it was prepared."""
-    sleeping.doze(context_at(context, 0), timeout_ns, wake_fd)
+def doze(context: int, timeout_ns: int, wake_fd: int) -> int:
+    """Sleep, after it was prepared; what ``end_sleep`` is told."""
+    return sleeping.doze(context_at(context, 0), timeout_ns, wake_fd)
 
 
 @kernel
-def end_sleep(context: int) -> None:
+def end_sleep(context: int, readable: int) -> None:
     """The sleep that was prepared is over."""
-    sleeping.end_sleep(context_at(context, 0))
+    sleeping.end_sleep(context_at(context, 0), readable)
 
 
 @kernel
@@ -122,7 +123,7 @@ def notify(context: int, index: int) -> None:
     """Wake the peer of a queue pair, should it sleep."""
     device = context_at(context, 0)
     qp = qp_at(device.qps, index)
-    qp.news = 1
+    qp.news |= _MESSAGE
     sleeping.notify(device, qp)
 
 
@@ -135,7 +136,7 @@ def kick_sleepers(context: int) -> None:
 @kernel
 def prepare_sleep(context: int) -> bool:
     """Whether to sleep, for a caller who gives the device free meanwhile."""
-    return turns.prepare_sleep(context_at(context, 0))
+    return turns.prepare_sleep(context_at(context, 0), False)
 
 
 def _progress_entry(context: int, now: int, second: int, third: int) -> int:
@@ -154,8 +155,8 @@ def _post_recv_entry(context: int, handle: int, requests: int, count: int) -> in
     return post_recv(context, handle, requests, count)
 
 
-def _sleep_entry(context: int, timeout_ns: int, wake_fd: int, third: int) -> int:
-    return sleep(context, timeout_ns, wake_fd, third)
+def _sleep_entry(context: int, timeout_ns: int, wake_fd: int, patient: int) -> int:
+    return sleep(context, timeout_ns, wake_fd, patient)
 
 
 PROGRESS = exported(_progress_entry)

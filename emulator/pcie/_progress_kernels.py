@@ -107,24 +107,36 @@ def _attend(context: Any) -> int:
 
 
 @kernel
-def prepare_sleep(context: Any) -> bool:
-    """Whether to sleep: there is nothing to do, and whoever has something will wake us."""
+def _is_anything_stalled(context: Any) -> bool:
+    """Whether a request waits for a peer to take something out of a ring."""
+    for index in range(context.live_count):
+        qp = qp_at(context.qps, load_acquire(context.live + 8 * index))
+        if qp.sq_next < qp.sq_tail:
+            return True
+    return False
+
+
+@kernel
+def prepare_sleep(context: Any, patient: bool) -> bool:
+    """Whether to sleep: there is nothing to do, and whoever has something will wake us.
+
+    Who is ``patient`` does not wait for the completions of messages.
+    """
     if context.closed or any_unpolled(context):
         return False
-    begin_sleep(context)
+    begin_sleep(context, patient and not _is_anything_stalled(context))
     if progress(context) or any_unpolled(context) or load_acquire(context.wanted) != 0:
-        end_sleep(context)
+        end_sleep(context, 0)
         return False
     context.sleeps += 1
     return True
 
 
 @kernel
-def sleep_holding(context: Any, timeout_ns: int, wake_fd: int) -> None:
+def sleep_holding(context: Any, timeout_ns: int, wake_fd: int, patient: bool) -> None:
     """Sleep with the device held; others who want it wake us."""
-    if prepare_sleep(context):
-        doze(context, timeout_ns, wake_fd)
-        end_sleep(context)
+    if prepare_sleep(context, patient):
+        end_sleep(context, doze(context, timeout_ns, wake_fd))
 
 
 @kernel

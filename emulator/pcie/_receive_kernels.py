@@ -16,6 +16,7 @@ from emulator.pcie.layout import (
     QUANTUM_BYTES,
     REQUEST_COST_BYTES,
     RING_HEADER_BYTES,
+    News,
     recv_at,
 )
 from kvlane.atomics import load_acquire
@@ -40,6 +41,7 @@ _REM_INV_REQ_ERR = int(WcStatus.REM_INV_REQ_ERR)
 _REM_OP_ERR = int(WcStatus.REM_OP_ERR)
 
 _KIND, _TOTAL, _NBYTES, _IMM = 0, 1, 2, 3
+_TAKEN = int(News.TAKEN)
 _NOTHING = -1
 
 
@@ -99,7 +101,7 @@ def _take_fragment(context: Any, qp: Any) -> int:
     target = entry.local_addr + qp.rx_offset
     qp.rx_head = ring.take(qp.inbound, qp.rx_head, target, nbytes)
     qp.rx_offset += nbytes
-    qp.news = 1
+    qp.news |= _TAKEN
     context.rx_bytes += nbytes
     if qp.rx_kind == _WRITE_WITH_IMM or qp.rx_offset == qp.rx_total:
         _complete(context, qp, entry.wr_id)

@@ -17,6 +17,7 @@ from emulator.pcie.layout import (
     QUANTUM_BYTES,
     REQUEST_COST_BYTES,
     SEND_ENTRY,
+    News,
     peer_at,
     send_entry_at,
     send_wr_at,
@@ -27,6 +28,7 @@ from kvlane.rawmem import copy
 from kvlane.verbs.enums import AccessFlags, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.records import SEND_WR
 
+_MESSAGE = int(News.MESSAGE)
 _WR_BYTES = int(SEND_WR.itemsize)
 _ENTRY_BYTES = int(SEND_ENTRY.itemsize)
 _WRITE = int(WrOpcode.RDMA_WRITE)
@@ -185,7 +187,7 @@ def _send_fragment(context: Any, qp: Any, entry: Any) -> int:
     header = (entry.opcode, entry.length, entry.imm)
     source = entry.local_addr + qp.sq_offset
     qp.tx_tail = ring.put(qp.outbound, qp.tx_tail, header, source, nbytes)
-    qp.news = 1
+    qp.news |= _MESSAGE
     qp.sq_offset += nbytes
     context.tx_bytes += nbytes
     if qp.sq_offset == entry.length:
@@ -197,7 +199,7 @@ def _send_fragment(context: Any, qp: Any, entry: Any) -> int:
 def _sent(context: Any, qp: Any, entry: Any) -> int:
     """All of a message is in the ring; it is done when the peer has taken it out."""
     entry.ring_end = qp.tx_tail
-    qp.news = 1
+    qp.news |= _MESSAGE
     context.tx_messages += 1
     _advance(qp)
     return 0

@@ -13,11 +13,17 @@ import numpy as np
 from numba import types
 
 from emulator.driving._sleep_kernels import poll_descriptors, ring, silence, watch
-from emulator.pcie.layout import BOARD_SLEEPING, peer_at
+from emulator.pcie.layout import BOARD_SLEEPING, News, Sleeping, peer_at
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
 
 _POLLED = 4
+_ATTEND, _BELL, _KICK = 1, 2, 4
+"""The first of them, as bits."""
+_AWAKE = int(Sleeping.AWAKE)
+_FOR_ANYTHING = int(Sleeping.FOR_ANYTHING)
+_FOR_MESSAGES = int(Sleeping.FOR_MESSAGES)
+_MESSAGE = int(News.MESSAGE)
 _DONTWAIT = 0x40
 _NOSIGNAL = 0x4000
 _DRAIN_LIMIT = 64
@@ -36,12 +42,14 @@ _epoll_wait = external(
 @kernel
 def notify(context: Any, qp: Any) -> None:
     """Wake the peer of a queue pair, should it sleep, for what was written to a channel."""
-    if qp.news == 0:
+    news = qp.news
+    if news == 0:
         return
     qp.news = 0
     peer = peer_at(context.peers, qp.peer)
     full_fence()
-    if load_acquire(peer.board + BOARD_SLEEPING) != 0:
+    sleeping = load_acquire(peer.board + BOARD_SLEEPING)
+    if sleeping == _FOR_ANYTHING or (sleeping != _AWAKE and news & _MESSAGE):
         context.bells_rung += 1
         _sendto(
             np.int32(context.bell_fd),
@@ -61,31 +69,43 @@ def kick(context: Any) -> None:
 
 
 @kernel
-def begin_sleep(context: Any) -> None:
-    """Say that one more sleeps; look for work after this."""
+def begin_sleep(context: Any, patient: bool) -> None:
+    """Say that one more sleeps, and what for; look for work after this."""
     context.sleepers += 1
-    store_release(context.board + BOARD_SLEEPING, 1)
+    alone = context.sleepers == 1
+    wish = _FOR_MESSAGES if patient and alone else _FOR_ANYTHING
+    if alone or not patient:
+        store_release(context.board + BOARD_SLEEPING, wish)
     full_fence()
 
 
 @kernel
-def end_sleep(context: Any) -> None:
-    """One less sleeps; the last one silences bell and kick, and what they told is looked for."""
+def end_sleep(context: Any, readable: int) -> None:
+    """One less sleeps; the last one silences what was ``readable``, as ``doze`` had it.
+
+    What is not silenced wakes once more for nothing; nothing is lost by that.
+    """
     context.sleepers -= 1
-    context.attend_due = 1
+    if readable & _ATTEND or context.backlog or context.remarks:
+        context.attend_due = 1
     if context.sleepers != 0:
         return
-    store_release(context.board + BOARD_SLEEPING, 0)
+    store_release(context.board + BOARD_SLEEPING, _AWAKE)
     into = context.scratch + 72
-    for _ in range(_DRAIN_LIMIT):
-        if _recv(np.int32(context.bell_fd), into, 8, np.int32(_DONTWAIT)) < 0:
-            break
-    silence(context.kick_fd, into)
+    if readable & _BELL:
+        for _ in range(_DRAIN_LIMIT):
+            if _recv(np.int32(context.bell_fd), into, 8, np.int32(_DONTWAIT)) < 0:
+                break
+    if readable & _KICK:
+        silence(context.kick_fd, into)
 
 
 @kernel
-def doze(context: Any, timeout_ns: int, wake_fd: int) -> None:
-    """Poll until something is readable or time is up. Other threads may have the device."""
+def doze(context: Any, timeout_ns: int, wake_fd: int) -> int:
+    """Poll until something is readable or time is up; a bit for each of what is.
+
+    Other threads may have the device meanwhile.
+    """
     descriptors = np.empty(_POLLED, np.int64)
     watch(descriptors, 0, context.attend_fd)
     watch(descriptors, 1, context.bell_fd)
@@ -94,7 +114,7 @@ def doze(context: Any, timeout_ns: int, wake_fd: int) -> None:
     limit_ns = max(timeout_ns, 0)
     if context.backlog:
         limit_ns = min(limit_ns, _BACKLOG_RETRY_NS)
-    poll_descriptors(descriptors, limit_ns)
+    return poll_descriptors(descriptors, limit_ns)
 
 
 @kernel

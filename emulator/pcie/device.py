@@ -155,11 +155,12 @@ class PcieDevice:
         with self.lock:
             if not kernels.prepare_sleep(self.state.address):
                 return
+        readable = 0
         try:
-            kernels.doze(self.state.address, int(timeout_ms * 1e6), wake_fd)
+            readable = kernels.doze(self.state.address, int(timeout_ms * 1e6), wake_fd)
         finally:
             with self.lock:
-                kernels.end_sleep(self.state.address)
+                kernels.end_sleep(self.state.address, readable)
                 if self._context.closed:
                     self._release()
 

@@ -6,7 +6,7 @@ read once, checked, and compared with a private copy of the position.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 
@@ -20,7 +20,7 @@ CACHE_LINE_BYTES = 64
 
 BOARD_MAGIC = 0x6B76_6C61_6E65_0001
 BOARD_SLEEPING = 8
-"""Offset of the word that is 1 while the device sleeps and wants to be woken."""
+"""Offset of the word that says whether the device sleeps, and what for: ``Sleeping``."""
 BOARD_REGIONS = 64
 REGION_CAPACITY = 1 << 16
 REGION_INDEX_MASK = REGION_CAPACITY - 1
@@ -75,6 +75,25 @@ class FragmentKind(IntEnum):
     """Bytes for the receiver's memory."""
     GET = 0x101
     """A word: how many bytes of the receiver's memory are wanted in the landing."""
+
+
+class Sleeping(IntEnum):
+    """What a device wants to be woken for."""
+
+    AWAKE = 0
+    FOR_ANYTHING = 1
+    FOR_MESSAGES = 2
+    """Not when something has been taken out of a ring: that is seen at the next occasion."""
+
+
+class News(IntFlag):
+    """What the peer of a queue pair has not been told yet."""
+
+    NONE = 0
+    TAKEN = 1
+    """Its messages were taken out of the ring."""
+    MESSAGE = 2
+    """There is something for it, or it is waited for."""
 
 
 # Private: what kernels work on.

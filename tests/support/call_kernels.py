@@ -70,14 +70,14 @@ def drive(calls: VerbCalls, cq: int, completions: int, wanted: int, rounds: int)
         if came == wanted:
             break
         if worked == 0 and count == 0:
-            verbs.sleep(calls, _SLEEP_NS, -1)
+            verbs.sleep(calls, _SLEEP_NS, -1, False)
     return came
 
 
 @kernel
-def sleep_for(calls: VerbCalls, timeout_ns: int) -> int:
+def sleep_for(calls: VerbCalls, timeout_ns: int, patient: bool) -> int:
     """Sleep; what that answers."""
-    return verbs.sleep(calls, timeout_ns, -1)
+    return verbs.sleep(calls, timeout_ns, -1, patient)
 
 
 @kernel

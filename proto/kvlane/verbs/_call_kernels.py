@@ -39,9 +39,10 @@ def post_recv(calls: VerbCalls, qp: int, requests: int, count: int) -> int:
 
 
 @kernel
-def sleep(calls: VerbCalls, timeout_ns: int, wake_fd: int) -> int:
+def sleep(calls: VerbCalls, timeout_ns: int, wake_fd: int, patient: bool) -> int:
     """Sleep until there may be work, a descriptor is readable or time is up.
 
+    Who is ``patient`` does not wait for the completions of SENDs.
     A loop's remaining time may be over before it comes here; then it does not sleep at all.
     """
-    return int(call(calls.sleep, calls.context, max(timeout_ns, 0), wake_fd, 0))
+    return int(call(calls.sleep, calls.context, max(timeout_ns, 0), wake_fd, 1 if patient else 0))

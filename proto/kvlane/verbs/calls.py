@@ -53,7 +53,8 @@ class VerbCalls(NamedTuple):
     post_recv: int
     """The same with ``RECV_WR``."""
     sleep: int
-    """(context, longest time ns, a descriptor to wake for or -1): sleep until there may be work."""
+    """(context, longest time ns, a descriptor to wake for or -1, patient): sleep until there may
+    be work. Who is patient (1, else 0) does not wait for the completions of SENDs."""
     sums_reads: int
     """No function: 1 when READs may name a ``sum_addr``. A NIC has the bytes in hand anyway;
     whoever sums them later has to fetch them once more."""
@@ -140,7 +141,7 @@ class CallsOfMethods:
         self._qps[handle].post_recv(_records(RECV_WR, requests, count))
         return PostResult.POSTED
 
-    def _sleep(self, timeout_ns: int, wake_fd: int, _third: int) -> int:
+    def _sleep(self, timeout_ns: int, wake_fd: int, _patient: int) -> int:
         self._device.wait(timeout_ns / 1e6, wake_fd)
         return 0
 

@@ -42,7 +42,7 @@ def test_words_are_written_and_read_where_they_lie() -> None:
 
 def test_a_sleep_whose_time_is_over_is_none_also_where_the_system_takes_no_negative_time() -> None:
     (device,) = LoopbackFabric(devices=1).devices
-    assert sleep_for(device.calls, -1) == 0
+    assert sleep_for(device.calls, -1, False) == 0
     assert device.take_fault() is None
 
 

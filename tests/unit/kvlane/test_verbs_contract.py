@@ -466,7 +466,7 @@ def test_what_a_call_cannot_do_is_kept_as_its_fault(pair: Pair) -> None:
 def test_a_sleep_whose_time_is_over_ends_at_once(device: Device, timeout_ns: int) -> None:
     device.create_cq(1)
     with device.hold():
-        assert call_kernels.sleep_for(device.calls, timeout_ns) == 0
+        assert call_kernels.sleep_for(device.calls, timeout_ns, False) == 0
     assert device.take_fault() is None
 
 
@@ -488,7 +488,7 @@ def test_a_holder_who_sleeps_is_woken_by_who_wants_the_device(device: Device) ->
     def hold_and_sleep() -> int:
         with device.hold():
             asleep.set()
-            return call_kernels.sleep_for(device.calls, int(HOUR_MS * 1e6))
+            return call_kernels.sleep_for(device.calls, int(HOUR_MS * 1e6), False)
 
     with ThreadPoolExecutor() as pool:
         holder = pool.submit(hold_and_sleep)

@@ -1,0 +1,109 @@
+"""What a sleeper is woken for: not for news that it has said it can do without."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from emulator.pcie.device import PcieDevice
+from emulator.pcie.layout import RING_BYTES
+from kvlane.verbs.enums import WrOpcode
+from tests.support.call_kernels import sleep_for
+from tests.support.pcie_ends import End, Place
+from tests.support.verbs_backends import PATIENCE_S
+
+HOUR_NS = 3600 * 1_000_000_000
+SLOT_BYTES = 64 << 10
+FULL = 2 * RING_BYTES // SLOT_BYTES
+"""So many messages do not fit the ring."""
+
+
+class Two:
+    """Ends that are connected; the near one has something to send, the far one receives it."""
+
+    def __init__(self) -> None:
+        self.near, self.far = End(PcieDevice()), End(PcieDevice())
+        near, far = self.near.open_qp(), self.far.open_qp()
+        self.near.connect(0, far)
+        self.far.connect(0, near)
+        self.memory: dict[End, Place] = {
+            end: end.alloc("memory", SLOT_BYTES) for end in (self.near, self.far)
+        }
+        for end in (self.near, self.far):
+            end.receive(0, self.memory[end], FULL)
+        while self.near.device.progress() or self.far.device.progress():
+            pass
+
+    def send(self, end: End, count: int = 1) -> None:
+        end.request(0, WrOpcode.SEND, self.memory[end], self.memory[end], count)
+
+    def close(self) -> None:
+        self.near.device.close()
+        self.far.device.close()
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    made = Two()
+    yield made
+    made.close()
+
+
+@contextmanager
+def asleep(end: End, patient: bool) -> Iterator[threading.Thread]:
+    """A thread sleeps with the device; it must have been woken at the end."""
+    device = end.device
+
+    def sleep() -> None:
+        with device.hold():
+            sleep_for(device.calls, HOUR_NS, patient)
+
+    sleeper = threading.Thread(target=sleep, daemon=True)
+    sleeper.start()
+    give_up = time.monotonic() + PATIENCE_S
+    while not device.state.context.sleepers:
+        assert time.monotonic() < give_up
+    yield sleeper
+    sleeper.join(PATIENCE_S)
+    assert not sleeper.is_alive()
+
+
+def bells(end: End) -> int:
+    return end.counters()["bells_rung"]
+
+
+def progress(end: End) -> None:
+    while end.device.progress():
+        pass
+
+
+def test_that_a_message_was_taken_wakes_who_waits_for_it(two: Two) -> None:
+    two.send(two.near)
+    with asleep(two.near, patient=False):
+        progress(two.far)
+        assert bells(two.far) == 1
+    assert len(two.near.completions(1)) == 1
+
+
+def test_that_a_message_was_taken_does_not_wake_the_patient(two: Two) -> None:
+    two.send(two.near)
+    with asleep(two.near, patient=True):
+        progress(two.far)
+        assert bells(two.far) == 0
+        two.send(two.far)
+        assert bells(two.far) == 1
+    assert len(two.near.completions(2)) == 2
+
+
+def test_nobody_is_patient_with_a_ring_that_is_full(two: Two) -> None:
+    two.send(two.near, FULL)
+    with asleep(two.near, patient=True):
+        progress(two.far)
+        assert bells(two.far) >= 1
+    while two.near.device.progress() or two.far.device.progress():
+        pass
+    assert len(two.near.completions(FULL)) == FULL
