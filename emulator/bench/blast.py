@@ -1,9 +1,9 @@
 """The limit of the UDP link: a windowed blast of datagrams between two processes.
 
-No protocol, no checksum, no copy beyond the sockets' own, both loops compiled. The sender goes
-around as much memory as a benchmark has stored blocks, the receiver around as much as it has
-rows; segments of a full RoCEv2 frame, which are payload from end to end, travel by UDP_SEGMENT
-and UDP_GRO. Credits keep what is under way below the window, so the socket buffer loses nothing.
+No protocol, no checksum, no copy beyond the sockets' own, both loops compiled. Sender and receiver
+go around as much memory as a benchmark moves blocks out of and into; segments of a full RoCEv2
+frame, which are payload from end to end, travel by UDP_SEGMENT and UDP_GRO. Credits keep what is
+under way below the window, so the socket buffer loses nothing.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def _serve(pipe: Connection, memory_bytes: int) -> None:
 class Blast:
     """A sender here and a receiver in a process of its own, for as many turns as wanted."""
 
-    def __init__(self, stored_bytes: int, rows_bytes: int, undo: ExitStack) -> None:
-        """They go around ``stored_bytes`` here and ``rows_bytes`` there."""
-        self._end = _End(stored_bytes)
+    def __init__(self, source_bytes: int, target_bytes: int, undo: ExitStack) -> None:
+        """They go around ``source_bytes`` here and ``target_bytes`` there."""
+        self._end = _End(source_bytes)
         undo.enter_context(self._end.socket)
         self._end.socket.setsockopt(IPPROTO_UDP, UDP_SEGMENT, SEGMENT_BYTES)
         context = multiprocessing.get_context("spawn")
         self._pipe, there = context.Pipe()
-        self._receiver = context.Process(target=_serve, args=(there, rows_bytes), daemon=True)
+        self._receiver = context.Process(target=_serve, args=(there, target_bytes), daemon=True)
         self._receiver.start()
         there.close()
         undo.callback(self._receiver.join, TURN_TIMEOUT_S)

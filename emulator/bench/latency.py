@@ -98,8 +98,7 @@ def run(rounds: int, progress: Progress, link: str, calls: int = CALLS) -> Repor
     report = Report()
     with ExitStack() as undo:
         sides: dict[str, Measure] = {
-            way: _measure_of(OurGets(link, waiting, undo), calls)
-            for way, waiting in WAYS.items()
+            way: _measure_of(OurGets(link, waiting, undo), calls) for way, waiting in WAYS.items()
         }
         redis = start(REDIS, RedisStore, undo, report)
         if redis is not None:

@@ -18,11 +18,14 @@ LIMIT_NAMES: Mapping[str, str] = {PCIE: MEMCPY, UDP: BLAST}
 """By link."""
 
 
-def limit_of(link: str, size: Size, undo: ExitStack) -> Measure:
-    """GB/s of a turn of as many bytes, around as much memory; ``undo`` ends it."""
+def limit_of(link: str, size: Size, undo: ExitStack, *, stores: bool = False) -> Measure:
+    """GB/s of a turn of as many bytes, around as much memory; ``undo`` ends it.
+
+    A Retrieve goes from the stored blocks into the rows, a Store from the rows into all slots.
+    """
+    sources, targets = (size.depth, size.slots) if stores else (size.stored, size.depth)
     if link == UDP:
-        rows_bytes = size.depth * size.block_bytes
-        blast = Blast(size.stored * size.block_bytes, rows_bytes, undo)
+        blast = Blast(sources * size.block_bytes, targets * size.block_bytes, undo)
         return lambda: blast.gigabytes_per_second(size.turn_bytes)
-    copies = Memcpy(size.block_bytes, size.stored, size.depth)
-    return lambda: rate_gbps(lambda: copies.copy(size.repeat))
+    copies = Memcpy(size.block_bytes, sources, targets)
+    return lambda: rate_gbps(lambda: copies.copy(size.turn_blocks))

@@ -8,16 +8,15 @@ from emulator.bench.workload import random_bytes
 
 
 class Memcpy:
-    """As many blocks as a benchmark goes around, copied into as many lanes."""
+    """Blocks that are copied to others, each around as many as a benchmark goes."""
 
-    def __init__(self, block_bytes: int, stored: int, depth: int) -> None:
-        self._stored = random_bytes(stored * block_bytes).reshape(stored, block_bytes)
-        self._lanes = np.ones((depth, block_bytes), np.uint8)
+    def __init__(self, block_bytes: int, sources: int, targets: int) -> None:
+        self._sources = random_bytes(sources * block_bytes).reshape(sources, block_bytes)
+        self._targets = np.ones((targets, block_bytes), np.uint8)
 
-    def copy(self, repeat: int) -> int:
-        """Copy every stored block into a lane, ``repeat`` times; bytes copied."""
-        depth = len(self._lanes)
-        for _ in range(repeat):
-            for number, block in enumerate(self._stored):
-                self._lanes[number % depth] = block
-        return repeat * self._stored.nbytes
+    def copy(self, blocks: int) -> int:
+        """Copy so many blocks; bytes copied."""
+        for number in range(blocks):
+            source = self._sources[number % len(self._sources)]
+            self._targets[number % len(self._targets)] = source
+        return blocks * int(self._sources[0].nbytes)

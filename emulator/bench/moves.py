@@ -107,7 +107,7 @@ def run(move: Move, rounds: int, progress: Progress) -> Report:
         lanes = open_lanes(move.link, size, undo)
         sides: dict[str, Measure] = {
             OURS: our_retrieve(lanes, size) if retrieves else our_store(lanes, size),
-            move.limit: limit_of(move.link, size, undo),
+            move.limit: limit_of(move.link, size, undo, stores=not retrieves),
         }
         if retrieves:
             sides[OURS_CONCURRENT] = ConcurrentLanes(move.link, size, undo).measure

@@ -40,20 +40,29 @@ class Size:
     """Times that a turn goes around all stored blocks."""
 
     @property
+    def slots(self) -> int:
+        """Blocks that the agent has room for: it evicts in peace, and those stored last stay."""
+        return 2 * self.stored
+
+    @property
+    def turn_blocks(self) -> int:
+        """Blocks of one turn."""
+        return self.stored * self.repeat
+
+    @property
     def turn_bytes(self) -> int:
         """Bytes of one turn."""
-        return self.block_bytes * self.stored * self.repeat
+        return self.block_bytes * self.turn_blocks
 
     @property
     def turn_batches(self) -> int:
         """Batches of one turn."""
-        return self.stored * self.repeat // self.depth
+        return self.turn_blocks // self.depth
 
 
 def open_lanes(link: str, size: Size, undo: ExitStack) -> Lanes:
     """A private agent that holds ``size.stored`` blocks, and lanes to move them with."""
-    # Twice, so that the store evicts in peace while the blocks stored last stay.
-    target = emulated_target(link, 2 * size.stored, size.block_bytes)
+    target = emulated_target(link, size.slots, size.block_bytes)
     dpu = undo.enter_context(
         host_driver.connect_sync(target, config=driver_config(link, size.depth))
     )
@@ -85,7 +94,7 @@ class ConcurrentLanes:
         self._size = size
         self._loop = asyncio.new_event_loop()
         undo.callback(self._loop.close)
-        target = emulated_target(link, 2 * size.stored, size.block_bytes)
+        target = emulated_target(link, size.slots, size.block_bytes)
         config = driver_config(link, size.depth)
         self._dpu = self._loop.run_until_complete(host_driver.connect(target, config=config))
         undo.callback(lambda: self._loop.run_until_complete(self._dpu.close()))
