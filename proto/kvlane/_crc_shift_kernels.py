@@ -15,6 +15,8 @@ from kvlane.jit import kernel
 _POLYNOMIAL = 0xEDB88320
 _BITS = 32
 _LENGTH_BITS = 40
+_NIBBLES = 8
+_NIBBLE_VALUES = 16
 
 
 def _product(matrix: list[int], vector: int) -> int:
@@ -29,19 +31,27 @@ def _squared(matrix: list[int]) -> list[int]:
     return [_product(matrix, column) for column in matrix]
 
 
-def _matrices() -> NDArray[np.int64]:
-    """Columns of the matrix for 2**k bytes, shape (_LENGTH_BITS, 32)."""
+def _products(matrix: list[int]) -> list[list[int]]:
+    """What each value of each nibble of a vector comes to."""
+    return [
+        [_product(matrix, value << 4 * nibble) for value in range(_NIBBLE_VALUES)]
+        for nibble in range(_NIBBLES)
+    ]
+
+
+def _tables() -> NDArray[np.int64]:
+    """Products with the matrix for 2**k bytes, shape (_LENGTH_BITS, 8, 16)."""
     matrix = [_POLYNOMIAL] + [1 << bit for bit in range(_BITS - 1)]  # for one bit
     for _ in range(3):
         matrix = _squared(matrix)
-    rows = []
+    tables = []
     for _ in range(_LENGTH_BITS):
-        rows.append(matrix)
+        tables.append(_products(matrix))
         matrix = _squared(matrix)
-    return np.array(rows, np.int64)
+    return np.array(tables, np.int64)
 
 
-_MATRICES = _matrices()
+_TABLES = _tables()
 
 
 @kernel
@@ -49,11 +59,13 @@ def moved_on(crc: int, nbytes: int) -> int:
     """The share of a sum in that of ``nbytes`` more bytes (fewer than 2**40)."""
     value, left, power = np.int64(crc), np.int64(nbytes), 0
     while left != 0:
-        if left & 1:
-            product = np.int64(0)
-            for bit in range(_BITS):
-                product ^= _MATRICES[power, bit] & -((value >> bit) & 1)
-            value = product
+        while left & 1 == 0:
+            left >>= 1
+            power += 1
+        product = np.int64(0)
+        for nibble in range(_NIBBLES):
+            product ^= _TABLES[power, nibble, (value >> 4 * nibble) & 15]
+        value = product
         left >>= 1
         power += 1
     return int(value)
