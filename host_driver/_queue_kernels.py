@@ -15,12 +15,12 @@ from host_driver._response_kernels import (
 )
 from host_driver.queue_records import FREE_SLOT, SLOT_BITS, Failure, Left
 from kvlane._clock_kernels import monotonic_ns
-from kvlane._scheduling_kernels import wait_a_turn
 from kvlane.atomics import load_acquire
 from kvlane.jit import kernel
 from kvlane.limits import MAX_CAPSULE_BYTES
 from kvlane.rawmem import copy, record_accessor, words_at
 from kvlane.verbs import _call_kernels as verbs
+from kvlane.verbs._idle_kernels import SLEPT, rest
 from kvlane.verbs.calls import FAULT, PostResult, VerbCalls
 from kvlane.verbs.enums import WcOpcode, WcStatus
 from kvlane.verbs.records import RECV_WR, SEND_WR, WC
@@ -285,11 +285,11 @@ def run_until(
             return _ASKED
         if worked:
             idle_since = now
-        elif now - idle_since < spin_ns:
-            wait_a_turn(now - idle_since)
-        elif not may_sleep:
+            continue
+        if now - idle_since >= spin_ns and not may_sleep:
             return _IDLE
-        elif verbs.sleep(calls, leave_at - now, wake_fd) == FAULT:
+        rested = rest(calls, now - idle_since, spin_ns, leave_at - now, wake_fd)
+        if rested == FAULT:
             return _CANNOT_SLEEP
-        else:
+        if rested == SLEPT:
             now = monotonic_ns(queue.clock)

@@ -47,12 +47,12 @@ from dpu_agent.data.state import (
     server_at,
 )
 from kvlane._clock_kernels import monotonic_ns
-from kvlane._scheduling_kernels import wait_a_turn
 from kvlane.atomics import load_acquire
 from kvlane.capsule import HEADER_BYTES, CommandStatus, KeyStatus, Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at, record_accessor, words_at
 from kvlane.verbs import _call_kernels as verbs
+from kvlane.verbs._idle_kernels import SLEPT, rest
 from kvlane.verbs.calls import FAULT
 from kvlane.verbs.enums import WcStatus
 from kvlane.verbs.records import WC
@@ -322,10 +322,11 @@ def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
         now = monotonic_ns(server.clock)
         if worked != 0 or served != 0:
             idle_since = now
-        elif now - idle_since < spin_ns:
-            wait_a_turn(now - idle_since)
-        elif verbs.sleep(serving.calls, limit_ns - (now - start), wake_fd) == FAULT:
+            continue
+        left_ns = limit_ns - (now - start)
+        rested = rest(serving.calls, now - idle_since, spin_ns, left_ns, wake_fd)
+        if rested == FAULT:
             return FAULT
-        else:
+        if rested == SLEPT:
             idle_since = now = monotonic_ns(server.clock)
     return 0
