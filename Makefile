@@ -14,7 +14,7 @@ TRACE ?=
 REQUESTS ?= $(if $(TRACE),2000)
 ARGS ?=
 
-.PHONY: help setup demo test test-nojit conformance conformance-soak interop interop-upstream roce-soak fuzz-soak lint format proto bench bench-peers clean
+.PHONY: help setup demo test test-nojit warm-check conformance conformance-soak interop interop-upstream roce-soak fuzz-soak lint format proto bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ test: lint ## Lint, types, layers, then the whole suite
 
 test-nojit: setup ## The same suite with every kernel as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -n auto
+
+warm-check: setup ## After kvlane agent --warm an agent compiles nothing; compiles all anew
+	$(BIN)/pytest tests/warm/warm_agent.py
 
 conformance: setup ## rdma-core's own tests on the emulated NIC; ARGS=...
 	$(BIN)/python -m tests.conformance $(ARGS)

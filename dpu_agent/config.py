@@ -120,9 +120,12 @@ class DataConfig:
     workers: int = setting(
         0,
         "How many there are, each with a port of its own and its share of the sessions; 0 is "
-        "one for every two processors that the agent may use, and one at least.",
-        rule="A worker that is busy takes a whole core. On the udp link ports follow each other "
-        "from that of the listen address; a raw link, a capture and a trace have one.",
+        "one for every two processors that the agent may use, by its affinity and by the quota of "
+        "its control group, and one at least.",
+        rule="A worker that is busy takes a whole core. On the udp link each has a UDP port: with "
+        "a port in the listen address they follow each other from it, so that 3 workers at 4791 "
+        "take 4791, 4792 and 4793; with port 0 they are any. A raw link, a capture and a trace "
+        "have one worker.",
         minimum=0,
         maximum=MAX_WORKERS,
     )

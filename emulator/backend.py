@@ -29,7 +29,7 @@ from emulator.roce.attributes import (
     QpMask,
 )
 from kvlane.config import load_mapping, parse_endpoint
-from kvlane.errors import VerbsError
+from kvlane.errors import ConfigError, VerbsError
 from kvlane.verbs.calls import VerbCalls
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
@@ -295,8 +295,9 @@ def open_device(options: Mapping[str, object]) -> EmulatedDevice | PcieDevice:
 def open_ports(
     options: Mapping[str, object], count: int
 ) -> Sequence[EmulatedDevice] | Sequence[PcieDevice]:
-    """Open ``count`` emulated NICs of the same kind, on ports that follow each other; one where a
-    second would want the same interface or file."""
+    """Open ``count`` emulated NICs of the same kind; one where a second would want the same
+    interface or file. Where ``listen`` names a UDP port they take it and those after it, without a
+    gap; ``ConfigError`` when one of them cannot be had."""
     chosen = load_mapping(NicOptions, options, where="device.options")
     if chosen.link == PCIE:
         return [PcieDevice(channels=chosen.channels) for _ in range(count)]
@@ -304,10 +305,24 @@ def open_ports(
     with ExitStack() as undo:
         devices: list[EmulatedDevice] = []
         for number in range(1 if alone else count):
-            devices.append(EmulatedDevice(_numbered(chosen, number)))
+            devices.append(_open_further(chosen, number, count))
             undo.callback(devices[-1].close)
         undo.pop_all()
     return devices
+
+
+def _open_further(options: NicOptions, number: int, count: int) -> EmulatedDevice:
+    """One of ``count``; nobody has named the port of a further one, so the error explains it."""
+    try:
+        return EmulatedDevice(_numbered(options, number))
+    except ConfigError as error:
+        if number == 0:
+            raise
+        raise ConfigError(
+            f"{error}; the {count} ports of an agent with {count} workers follow {options.listen}: "
+            f"set data.workers to {number} or less, or have the NIC listen where {count} ports in "
+            f"a row are free, or on port 0"
+        ) from error
 
 
 def _numbered(options: NicOptions, number: int) -> NicOptions:

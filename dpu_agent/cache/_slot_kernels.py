@@ -71,10 +71,13 @@ LEDGER = np.dtype(
         ("deleted", "i8"),
         ("aborted", "i8"),
         ("refused", "i8"),
+        ("policy_faults", "i8"),
+        ("next_evicted", "i8"),
     ],
     align=True,
 )
-"""Head of the free list, then gauges and counters as in ``StoreStats``."""
+"""Head of the free list, then gauges and counters as in ``StoreStats``; last where the search for
+a block to evict goes on once the policy has failed."""
 
 SlotTable = NDArray[np.void]
 """Shape (capacity,), dtype SLOT."""

@@ -26,7 +26,7 @@ from dpu_agent.cache._slot_kernels import (
     state_of,
     take_free,
 )
-from dpu_agent.cache.policy.base import PolicyCalls, SlotArray
+from dpu_agent.cache.policy.base import NO_VICTIM, PolicyCalls, SlotArray
 from kvlane.atomics import prefetch
 from kvlane.calls import call
 from kvlane.capsule import KeyStatus
@@ -105,6 +105,27 @@ def match(arrays: StoreArrays, keys: KeyWords) -> int:
 
 
 @kernel
+def _ask_policy(arrays: StoreArrays, function: int, first: int, second: int) -> int:
+    """What the policy answers; below 0 also when it has failed, now or before.
+
+    A policy that has failed may be wrong about its slots: what it says then could be anything.
+    """
+    book = arrays.ledger[0]
+    if book["policy_faults"] != 0:
+        return NO_VICTIM
+    answer: int = call(function, arrays.policy.context, first, second, 0)
+    if answer < 0 and answer != NO_VICTIM:
+        book["policy_faults"] += 1
+    return answer
+
+
+@kernel
+def _tell_policy(arrays: StoreArrays, function: int, slot: int, now: int) -> None:
+    """Let the policy know what has become of a slot."""
+    _ask_policy(arrays, function, slot, now)
+
+
+@kernel
 def pin(arrays: StoreArrays, keys: KeyWords, now: int) -> SlotArray:
     """Pin what is published; slots, -1 where absent."""
     policy = arrays.policy
@@ -114,7 +135,7 @@ def pin(arrays: StoreArrays, keys: KeyWords, now: int) -> SlotArray:
         slot = slots[i]
         if slot >= 0:
             add_pin(arrays.table, arrays.ledger, slot)
-            call(policy.touched, policy.context, slot, now, 0)
+            _tell_policy(arrays, policy.touched, slot, now)
             book["hits"] += 1
         else:
             book["misses"] += 1
@@ -161,8 +182,7 @@ def _begin_writing(arrays: StoreArrays, keys: KeyWords, row: int, length: int, s
 @kernel
 def _withdraw(arrays: StoreArrays, slot: int) -> None:
     """Take a PUBLISHED slot out of sight; the caller decides what becomes of it."""
-    policy = arrays.policy
-    call(policy.removed, policy.context, slot, 0, 0)
+    _tell_policy(arrays, arrays.policy.removed, slot, 0)
     remove(arrays.by_key, slot)
     book = arrays.ledger[0]
     book["blocks"] -= 1
@@ -170,15 +190,35 @@ def _withdraw(arrays: StoreArrays, slot: int) -> None:
 
 
 @kernel
+def _is_evictable(arrays: StoreArrays, slot: int) -> bool:
+    """Whether a block is there that nobody reads."""
+    known = slot < len(arrays.table) and state_of(arrays.table, slot) == _PUBLISHED
+    return bool(known and pins_of(arrays.table, slot) == 0)
+
+
+@kernel
+def _next_in_turn(arrays: StoreArrays) -> int:
+    """The next slot whose block can be evicted, in the order of slots, or -1: what goes when there
+    is no policy to ask."""
+    book = arrays.ledger[0]
+    for _ in range(len(arrays.table)):
+        slot: int = book["next_evicted"]
+        book["next_evicted"] = slot + 1 if slot + 1 < len(arrays.table) else 0
+        if _is_evictable(arrays, slot):
+            return slot
+    return -1
+
+
+@kernel
 def _evict(arrays: StoreArrays) -> int:
     """The slot of the most dispensable block, which is withdrawn; -1 when there is none, or
     ``UNFIT - slot`` for one that the policy should not have chosen."""
-    policy = arrays.policy
-    slot: int = call(policy.victim, policy.context, int(arrays.table.ctypes.data), 0, 0)
+    slot = _ask_policy(arrays, arrays.policy.victim, int(arrays.table.ctypes.data), 0)
+    if arrays.ledger[0]["policy_faults"] != 0:
+        slot = _next_in_turn(arrays)
     if slot < 0:
         return -1
-    known = slot < len(arrays.table) and state_of(arrays.table, slot) == _PUBLISHED
-    if not known or pins_of(arrays.table, slot) != 0:
+    if not _is_evictable(arrays, slot):
         return UNFIT - slot
     _withdraw(arrays, slot)
     arrays.ledger[0]["evicted"] += 1
@@ -262,7 +302,7 @@ def publish(arrays: StoreArrays, slots: SlotArray, checksums: NDArray[np.int64],
     for i in range(len(slots)):
         record = arrays.table[slots[i]]
         record["checksum"] = checksums[i]
-        call(policy.inserted, policy.context, slots[i], now, 0)
+        _tell_policy(arrays, policy.inserted, slots[i], now)
         book["bytes"] += np.int64(record["length"])
     book["blocks"] += len(slots)
     book["stored"] += len(slots)

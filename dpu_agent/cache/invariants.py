@@ -17,6 +17,8 @@ def check_invariants(store: BlockStore) -> None:
     _check_free_list(store, np.flatnonzero(state == SlotState.FREE))
     _check_pins(store)
     _check_ledger(store)
+    if store.stats().policy_faults:
+        return
     published = np.flatnonzero(state == SlotState.PUBLISHED)
     ordered = store.policy.ordered()
     _require(

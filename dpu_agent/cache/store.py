@@ -2,6 +2,7 @@
 
 It keeps metadata only and never touches a payload byte: it hands out slots, and whoever
 moves bytes does so between ``reserve`` and ``publish``, or between ``pin`` and ``unpin``.
+An eviction policy that fails is not asked again: blocks then leave in the order of slots.
 It is sans-IO. Calls are batches, which any thread may make: they pass one at a time.
 """
 
@@ -49,6 +50,7 @@ class BlockStore:
         self.capacity_blocks = capacity_blocks
         self.block_bytes = block_bytes
         self.policy = policy
+        self._untold_fault = [True]
         self._gate = np.zeros(GATE_WORDS, np.int64)
         self._books = new_ledger(capacity_blocks)
         self.arrays = StoreArrays(
@@ -154,6 +156,16 @@ class BlockStore:
         """
         return kernels.delete(self.arrays, key_words(keys))
 
+    def take_policy_fault(self) -> BaseException | None:
+        """What the policy has failed with: once, to one of the threads that ask."""
+        if not self.arrays.ledger[0]["policy_faults"]:
+            return None
+        try:
+            self._untold_fault.pop()
+        except IndexError:
+            return None
+        return self.policy.take_fault() or RuntimeError("the policy did not say why it failed")
+
     def stats(self) -> StoreStats:
         """Gauges and counters."""
         kernels.copy_ledger(self.arrays, self._books)
@@ -173,4 +185,5 @@ class BlockStore:
             refused=int(book["refused"]),
             pinned=int(book["pinned"]),
             writing=int(book["writing"]),
+            policy_faults=int(book["policy_faults"]),
         )

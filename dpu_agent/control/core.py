@@ -55,6 +55,7 @@ class StoreStats:
     refused: int = 0
     pinned: int = 0
     writing: int = 0
+    policy_faults: int = 0
 
 
 @dataclass(frozen=True, slots=True)

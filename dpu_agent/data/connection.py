@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
-from dpu_agent.data._capsule_kernels import moves_payload
 from dpu_agent.data._posting_kernels import post_receives
-from dpu_agent.data._transfer_kernels import (
-    block_slots_of,
-    capsule_of,
-    descriptors_of,
-    give_up_transfers,
-)
+from dpu_agent.data._region_use_kernels import transfers_by
+from dpu_agent.data._transfer_kernels import give_up_transfers
 from dpu_agent.data._work_id_kernels import SERIAL_MASK
 from dpu_agent.data.capsule_io import CapsuleBuffers
 from dpu_agent.data.regions import RegionTable
@@ -27,15 +22,11 @@ from dpu_agent.data.state import (
     CommandState,
     Serving,
 )
-from kvlane.capsule import DESCRIPTOR
 from kvlane.errors import VerbsError
 from kvlane.limits import CREDIT_SLACK, MAX_CAPSULE_BYTES, MAX_KEYS_PER_CAPSULE
-from kvlane.rawmem import array_accessor
 from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import CompletionQueue, Device, QpOptions
 from kvlane.verbs.records import new_records
-
-_descriptors_at = array_accessor(DESCRIPTOR)
 
 
 def completions_max(queue_depth: int) -> int:
@@ -117,7 +108,7 @@ class Connection:
 
     def settle_waits(self) -> None:
         """Tell those who wait for transfers that have ended."""
-        running = set(self._running().values())
+        running = self._running()
         for users, _ in self._region_waits:
             users &= running
         over = [tell for users, tell in self._region_waits if not users]
@@ -129,26 +120,14 @@ class Connection:
     def deregister(self, rkeys: Sequence[int], on_ended: Callable[[], None]) -> None:
         """Refuse the regions to new commands; ``on_ended`` when no present one uses them."""
         self.regions.remove(rkeys)
-        users = {number for slot, number in self._running().items() if self._uses(slot, rkeys)}
+        users = set(transfers_by(self._record, np.array(rkeys, np.int64)).tolist())
         self._region_waits.append((users, on_ended))
         self.settle_waits()
 
-    def _running(self) -> dict[int, int]:
-        """The number of each transfer that has not ended, by its command slot."""
+    def _running(self) -> set[int]:
+        """The numbers of the transfers that have not ended."""
         commands = self._commands
-        slots = np.flatnonzero(commands["state"] == CommandState.TRANSFER).tolist()
-        return {slot: int(commands["number"][slot]) for slot in slots}
-
-    def _uses(self, slot: int, rkeys: Iterable[int]) -> bool:
-        """Whether payload of a command moves by one of the rkeys."""
-        command = self._commands[slot]
-        if not moves_payload(command["opcode"]):
-            return False
-        count = int(command["key_count"])
-        capsule = capsule_of(self._record, int(command["buffer"]))
-        described = _descriptors_at(descriptors_of(capsule, count), count)
-        moving = block_slots_of(self._record, slot, count) >= 0
-        return bool(np.isin(described["rkey"][moving], list(rkeys)).any())
+        return set(commands["number"][commands["state"] == CommandState.TRANSFER].tolist())
 
     def close(self, serving: Serving) -> None:
         """Destroy the queue pair, and only then let go of what its transfers held.

@@ -190,6 +190,7 @@ class CapsuleServer:
         """Raise what the device failed with, end sessions in trouble, tell who waits."""
         if result == FAULT:
             raise self._device.take_fault() or VerbsError("the device failed; open it anew")
+        self._tell_policy_fault()
         if not self._server[0].attention:
             return
         self._server[0].attention = 0
@@ -199,6 +200,17 @@ class CapsuleServer:
                 self._fail(connection, self._reason(record.trouble, int(record.cause)))
             else:
                 connection.settle_waits()
+
+    def _tell_policy_fault(self) -> None:
+        """Log why the eviction policy has failed, once an agent."""
+        fault = self._blocks.store.take_policy_fault()
+        if fault is not None:
+            _log.error(
+                "the eviction policy %s failed and is not used any more; until the agent is "
+                "started anew, blocks are evicted in the order of slots",
+                type(self._blocks.store.policy).__name__,
+                exc_info=fault,
+            )
 
     def _reason(self, trouble: int, cause: int) -> str:
         """Why a session has to end, for people."""

@@ -25,6 +25,8 @@ from kvlane.capsule import BOOT_ID_BYTES
 from kvlane.config import parse_endpoint
 from kvlane.errors import ConfigError
 from kvlane.jit import CACHE_DIR, is_warm, mark_warm
+from kvlane.limits import MAX_WORKERS
+from kvlane.processors import usable_processors
 from kvlane.verbs.backends import open_device, open_ports
 from kvlane.verbs.protocols import Device
 
@@ -54,7 +56,7 @@ def run_agent(
     say why it could not start.
     """
     _require_free(config.control.listen)
-    workers = config.data.workers or max(1, len(os.sched_getaffinity(0)) // _CPUS_A_WORKER)
+    workers = config.data.workers or workers_for(usable_processors())
     devices = open_ports(config.device.verbs, config.device.options, workers)
     with ExitStack() as undo:
         for device in devices:
@@ -63,6 +65,11 @@ def run_agent(
         _compile(devices[0], config)
         _log.info("%d data workers", len(devices))
         return asyncio.run(_serve(config, ports, announce, stop_at_stdin_eof))
+
+
+def workers_for(processors: int) -> int:
+    """How many data workers an agent has by itself."""
+    return min(max(1, processors // _CPUS_A_WORKER), MAX_WORKERS)
 
 
 def compile_ahead(config: AgentConfig) -> bool:

@@ -98,7 +98,8 @@ class _Client:
         self._qp = device.create_qp(self._cq, QpOptions(max_send_wr=4, max_recv_wr=2))
 
     def run_all(self) -> None:
-        """Store, evict, look up, retrieve, delete; ``VerbsError`` when a step fails."""
+        """Store, evict, look up, retrieve, delete, and take the memory back; ``VerbsError`` when a
+        step fails."""
         payload = RemoteRegion(self._payload_addr, _BLOCK_BYTES, self._region.rkey)
         self._qp.connect(self._server.open(_SESSION, self._qp.endpoint, [payload], 1))
         count = _CAPACITY_BLOCKS + 1
@@ -107,6 +108,7 @@ class _Client:
             self._command(Opcode.STORE, keys[index : index + 1])
         for opcode in (Opcode.RETRIEVE, Opcode.EXIST, Opcode.MATCH, Opcode.DELETE):
             self._command(opcode, keys[-1:])
+        self._server.deregister(_SESSION, [self._region.rkey], lambda: None)
 
     def close(self) -> None:
         """Give everything back."""

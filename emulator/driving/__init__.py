@@ -1,1 +1,1 @@
-"""How threads take turns at driving a device that has no thread of its own."""
+"""Driving a device that has no thread of its own: turns, sleep, and what went wrong."""

@@ -1,9 +1,12 @@
-"""The verbs of a software NIC by address: what ``VerbCalls`` of its devices names."""
+"""The verbs of a software NIC by address: what ``VerbCalls`` of its devices names.
+
+What has an address is no kernel besides, since nothing else calls it.
+"""
 
 from __future__ import annotations
 
+from emulator.driving.faults import Fault
 from emulator.nic import _turn_kernels as turns
-from emulator.nic.faults import Fault
 from emulator.nic.records import soft_nic_at
 from emulator.roce import _queue_kernels as queues
 from emulator.roce._event_kernels import forget_events
@@ -19,7 +22,7 @@ _POSTED = int(PostResult.POSTED)
 _FULL = int(PostResult.QUEUE_FULL)
 _QP_CLOSED = int(Fault.QP_CLOSED)
 _CQ_CLOSED = int(Fault.CQ_CLOSED)
-_WRONG_STATE = int(Fault.WRONG_STATE)
+_NOT_CONNECTED = int(Fault.NOT_CONNECTED)
 _OVERRUN = int(Fault.OVERRUN)
 _CLOCK_AT = 16
 """Where in the scratch memory the clock has its words; an eventfd's come before."""
@@ -29,8 +32,7 @@ _sends_at = array_accessor(SEND_WR)
 _receives_at = array_accessor(RECV_WR)
 
 
-@kernel
-def progress(context: int, now: int) -> int:
+def _progress(context: int, now: int, _second: int, _third: int) -> int:
     """Do the NIC's pending work."""
     soft = soft_nic_at(context, 0)
     worked = turns.progress(soft, now)
@@ -39,8 +41,7 @@ def progress(context: int, now: int) -> int:
     return FAULT if soft.fault != 0 else worked
 
 
-@kernel
-def poll_cq(context: int, handle: int, out: int, count: int) -> int:
+def _poll_cq(context: int, handle: int, out: int, count: int) -> int:
     """Move completions to an address."""
     soft = soft_nic_at(context, 0)
     nic = nic_at(soft.engine, 0)
@@ -71,12 +72,11 @@ def _posted(context: int, result: int) -> int:
         return _POSTED
     if result == queues.QUEUE_FULL:
         return _FULL
-    soft_nic_at(context, 0).fault = _WRONG_STATE
+    soft_nic_at(context, 0).fault = _NOT_CONNECTED
     return FAULT
 
 
-@kernel
-def post_send(context: int, handle: int, requests: int, count: int) -> int:
+def _post_send(context: int, handle: int, requests: int, count: int) -> int:
     """Post sends; their first packets leave before this returns."""
     soft = soft_nic_at(context, 0)
     index = _qp_index(context, handle)
@@ -93,8 +93,7 @@ def post_send(context: int, handle: int, requests: int, count: int) -> int:
     return result
 
 
-@kernel
-def post_recv(context: int, handle: int, requests: int, count: int) -> int:
+def _post_recv(context: int, handle: int, requests: int, count: int) -> int:
     """Post receives."""
     index = _qp_index(context, handle)
     if index < 0:
@@ -104,8 +103,7 @@ def post_recv(context: int, handle: int, requests: int, count: int) -> int:
     return _posted(context, queues.post_recv(nic, index, _receives_at(requests, count)))
 
 
-@kernel
-def sleep(context: int, timeout_ns: int, wake_fd: int) -> int:
+def _sleep(context: int, timeout_ns: int, wake_fd: int, _third: int) -> int:
     """Sleep with the lock held until there may be work; whoever wants the lock wakes us."""
     soft = soft_nic_at(context, 0)
     now = monotonic_ns(soft.scratch + _CLOCK_AT)
@@ -151,28 +149,8 @@ def end_sleep(context: int) -> None:
     turns.end_sleep(soft_nic_at(context, 0))
 
 
-def _progress_entry(context: int, now: int, _second: int, _third: int) -> int:
-    return progress(context, now)
-
-
-def _poll_cq_entry(context: int, handle: int, out: int, count: int) -> int:
-    return poll_cq(context, handle, out, count)
-
-
-def _post_send_entry(context: int, handle: int, requests: int, count: int) -> int:
-    return post_send(context, handle, requests, count)
-
-
-def _post_recv_entry(context: int, handle: int, requests: int, count: int) -> int:
-    return post_recv(context, handle, requests, count)
-
-
-def _sleep_entry(context: int, timeout_ns: int, wake_fd: int, _third: int) -> int:
-    return sleep(context, timeout_ns, wake_fd)
-
-
-PROGRESS = exported(_progress_entry)
-POLL_CQ = exported(_poll_cq_entry)
-POST_SEND = exported(_post_send_entry)
-POST_RECV = exported(_post_recv_entry)
-SLEEP = exported(_sleep_entry)
+PROGRESS = exported(_progress)
+POLL_CQ = exported(_poll_cq)
+POST_SEND = exported(_post_send)
+POST_RECV = exported(_post_recv)
+SLEEP = exported(_sleep)

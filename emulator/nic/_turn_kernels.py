@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from emulator.driving._sleep_kernels import poll_descriptors, ring, silence, watch
+from emulator.driving.faults import Fault
 from emulator.link.frames import FRAME, burst_at
-from emulator.nic.faults import Fault
 from emulator.roce._receive_kernels import receive_burst
 from emulator.roce._transmit_kernels import next_deadline, transmit_burst
 from emulator.roce.state import nic_at

@@ -35,6 +35,7 @@ class NicOptions:
         "127.0.0.1:0",
         "Address and UDP port of the NIC's RoCEv2 datagrams on the udp link; port 0 takes a "
         "free one.",
+        rule="An agent takes as many ports as it has workers, from this one on without a gap.",
     )
     mtu_bytes: int = setting(AUTO_MTU, f"{MTU_DOC} Peers use the smaller of theirs.", rule=MTU_RULE)
     congestion_bps: int = setting(

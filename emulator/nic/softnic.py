@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from emulator.driving.device_lock import DeviceLock
+from emulator.driving.faults import fault_error
 from emulator.link.calls import calls_of
 from emulator.link.frames import Burst, Link
 from emulator.nic import _entry_kernels as kernels
-from emulator.nic.faults import fault_error
 from emulator.nic.records import SCRATCH_WORDS, SOFT_NIC
 from emulator.roce.engine import AsyncEvent, RoceEngine
 from kvlane.calls import Callbacks

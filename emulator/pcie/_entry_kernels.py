@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from emulator.driving.faults import Fault
 from emulator.pcie import _completion_kernels as completions
 from emulator.pcie import _progress_kernels as turns
 from emulator.pcie import _receive_kernels as receives
 from emulator.pcie import _send_kernels as sends
 from emulator.pcie import _sleep_kernels as sleeping
 from emulator.pcie._sleep_kernels import kick
-from emulator.pcie.faults import Fault
 from emulator.pcie.layout import PROGRESS_BYTES, QUEUE_INDEX_MASK, News, context_at, cq_at, qp_at
 from kvlane.calls import exported
 from kvlane.jit import kernel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from emulator.driving.faults import Fault
 from emulator.pcie import _ring_kernels as ring
 from emulator.pcie._access_kernels import LATER, UNREACHABLE, move, opens
 from emulator.pcie._bounce_kernels import FAULTED, STALLED, ask_or_collect, put_chunk
 from emulator.pcie._completion_kernels import believable, end_oldest, fail_oldest, has_room
-from emulator.pcie.faults import Fault
 from emulator.pcie.layout import (
     CHANNEL_VERDICT,
     CHUNK_BYTES,

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.driving.device_lock import DeviceLock
+from emulator.driving.faults import fault_error
 from emulator.pcie import _entry_kernels as kernels
 from emulator.pcie.channels import AUTO_CHANNELS, Channels
 from emulator.pcie.connections import Connections
-from emulator.pcie.faults import fault_error
 from emulator.pcie.layout import MAX_MESSAGE_BYTES
 from emulator.pcie.peers import Reach
 from emulator.pcie.queues import PcieCq, PcieQp, PcieRegion, raise_fault

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.driving._sleep_kernels import load_word, store_word
+from emulator.driving.faults import fault_error
 from emulator.pcie import _entry_kernels as kernels
-from emulator.pcie.faults import fault_error
 from emulator.pcie.layout import CHANNEL_BYTES, CHANNEL_VERDICT
 from emulator.pcie.mapping import Mapping, SharedFile
 from emulator.pcie.state import index_of

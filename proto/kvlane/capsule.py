@@ -182,6 +182,7 @@ class Command:
     session: int
     flags: CommandFlags
     priority: int
+    """For schedulers to come: agents take any value and give no command precedence by it."""
     keys: KeyArray
     descriptors: Any
     """``recarray`` of DESCRIPTOR, one a key, or empty."""

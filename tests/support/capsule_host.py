@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpu_agent.cache.policy.base import EvictionPolicy
 from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.control.core import RemoteRegion
@@ -153,13 +154,20 @@ class CapsuleHost:
 class ServerRig:
     """A capsule server and its hosts on a loopback fabric, moved by hand."""
 
-    def __init__(self, *, hosts: int = 1, capacity_blocks: int = 16, queue_depth: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        hosts: int = 1,
+        capacity_blocks: int = 16,
+        queue_depth: int = 4,
+        policy: EvictionPolicy | None = None,
+    ) -> None:
         self.fabric = LoopbackFabric(devices=1 + hosts)
         self.agent_device: LoopbackDevice = self.fabric.devices[0]
         self.store = BlockStore(
             capacity_blocks=capacity_blocks,
             block_bytes=BLOCK_BYTES,
-            policy=make_policy("lru", capacity_blocks),
+            policy=policy or make_policy("lru", capacity_blocks),
             seed=1,
         )
         self.pool = PayloadPool(

@@ -117,5 +117,6 @@ class StoreModel:
             "bytes": sum(block.length for block in self.published.values()),
             "pinned": sum(block.pins > 0 for block in held),
             "writing": len(self.writing),
+            "policy_faults": 0,
             **{name: self.counted[name] for name in (*counters, "aborted", "refused")},
         }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpu_agent.cache._slot_kernels import is_pinned_at
+from dpu_agent.cache.policy.base import NO_VICTIM
 from kvlane.calls import exported
 from kvlane.jit import kernel
 from kvlane.rawmem import array_accessor, words_at
@@ -51,14 +52,14 @@ def _unlink(context: int, slot: int) -> None:
 
 @kernel
 def _oldest_unpinned(context: int, slot_table: int) -> int:
-    """The oldest listed slot without a pin, or -1."""
+    """The oldest listed slot without a pin, or ``NO_VICTIM``."""
     links, head = _links(context)
     slot = np.int64(links[2 * head + 1])
     while slot != head:
         if not is_pinned_at(slot_table, slot):
             return int(slot)
         slot = np.int64(links[2 * slot + 1])
-    return -1
+    return NO_VICTIM
 
 
 def _inserted(context: int, slot: int, _now: int, _unused: int) -> int:

@@ -23,6 +23,9 @@ class LruPolicy:
             victim=kernels.VICTIM.address,
         )
 
+    def take_fault(self) -> None:
+        """Nothing: compiled, and without anything that can fail."""
+
     def ordered(self) -> SlotArray:
         """Oldest first."""
         slots: list[int] = []

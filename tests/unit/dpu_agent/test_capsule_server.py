@@ -53,6 +53,25 @@ def test_what_was_stored_is_retrieved_byte_for_byte_into_other_memory() -> None:
     assert retrieved.results["length"].tolist() == [BLOCK_BYTES] * 3
 
 
+def test_priority_changes_neither_order_nor_answer() -> None:
+    rig = ServerRig()
+    (host,) = rig.hosts
+    for command_id, priority in enumerate((0, 255, 1)):
+        out = np.zeros(command_nbytes(2, 0), np.uint8)
+        emit_command(
+            out,
+            opcode=Opcode.EXIST,
+            command_id=command_id,
+            session=host.session,
+            keys=key_array(1, 2),
+            priority=priority,
+        )
+        host.send_bytes(out)
+    rig.run()
+    answered = [(response.command_id, response.status) for response in host.responses()]
+    assert answered == [(number, CommandStatus.OK) for number in range(3)]
+
+
 def test_every_response_carries_boot_id_session_and_command_id() -> None:
     rig = ServerRig()
     (host,) = rig.hosts

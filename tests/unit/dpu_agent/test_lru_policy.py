@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpu_agent.cache._slot_kernels import SlotState, new_slot_table
+from dpu_agent.cache.policy.base import NO_VICTIM
 from dpu_agent.cache.policy.lru import LruPolicy
 from dpu_agent.cache.policy.registry import POLICIES, make_policy
 from kvlane.errors import ConfigError
@@ -55,7 +56,7 @@ def test_like_an_ordered_dict(seed: int) -> None:
                 del twin[slot]
         pinned = np.flatnonzero(rng.integers(0, 2, capacity)).tolist()
         unpinned = [slot for slot in twin if slot not in pinned]
-        assert driven.victim(*pinned) == (unpinned[0] if unpinned else -1)
+        assert driven.victim(*pinned) == (unpinned[0] if unpinned else NO_VICTIM)
         assert driven.policy.ordered().tolist() == list(twin)
 
 
@@ -63,7 +64,7 @@ def test_choosing_changes_nothing() -> None:
     driven = Driven(4)
     driven.tell(driven.policy.calls.inserted, 2, 0, 3)
     assert [driven.victim(), driven.victim(2), driven.victim(0, 2), driven.victim()] == [2, 0, 3, 2]
-    assert driven.victim(0, 2, 3) == -1
+    assert driven.victim(0, 2, 3) == NO_VICTIM
     assert driven.policy.ordered().tolist() == [2, 0, 3]
 
 

@@ -69,6 +69,22 @@ def test_compiling_ahead_serves_nobody_and_leaves_the_device_as_it_was(
     assert (device.fabric.qps, device.regions) == ({}, {})
 
 
+@pytest.mark.parametrize(("processors", "workers"), [(1, 1), (3, 1), (8, 4), (500, 64)])
+def test_workers_follow_the_processors_that_may_be_used(
+    processors: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def open_fresh(verbs: str, options: object, count: int) -> list[LoopbackDevice]:
+        asked.append(count)
+        return LoopbackFabric(devices=1).devices
+
+    monkeypatch.setattr(process, "open_ports", open_fresh)
+    monkeypatch.setattr(process, "usable_processors", lambda: processors)
+    assert run_agent(CONFIG, announce=lambda _: os.kill(os.getpid(), signal.SIGTERM)) == 0
+    assert asked == [workers]
+
+
 def test_every_start_has_another_boot_id(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_fresh(verbs: str, options: object, count: int) -> list[LoopbackDevice]:
         return LoopbackFabric(devices=1).devices

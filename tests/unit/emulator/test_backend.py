@@ -63,6 +63,11 @@ def test_a_port_that_is_taken_leaves_none_open() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         before = taken.getsockname()[1] - 1
-        with pytest.raises(ConfigError, match="another process has it"):
+        with pytest.raises(ConfigError, match=r"another process has it.*data\.workers to 1 "):
             open_ports({"listen": f"127.0.0.1:{before}"}, 2)
         open_device({"listen": f"127.0.0.1:{before}"}).close()
+
+
+def test_ports_end_with_the_last_that_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:65536.*data\.workers to 1 or less"):
+        open_ports({"listen": "127.0.0.1:65535"}, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -46,6 +47,29 @@ class Line:
             arrived += drain(self.a, 0)
         return arrived + drain(self.a, HOLD_NS)
 
+    def close(self) -> None:
+        """Both ends."""
+        self.a.close()
+        self.b.close()
+
+
+OpenLine = Callable[..., Line]
+
+
+@pytest.fixture
+def open_line() -> Iterator[OpenLine]:
+    """``Line``, whose descriptors are given back after the test."""
+    opened: list[Line] = []
+
+    def open_one(plan: FaultPlan, seed: int = 1, capacity_frames: int = 2 * FRAMES) -> Line:
+        opened.append(Line(plan, seed, capacity_frames))
+        return opened[-1]
+
+    yield open_one
+    for line in opened:
+        line.close()
+        assert (line.a.fileno(), line.b.fileno()) == (-1, -1)
+
 
 def drain(link: FaultLink | MemoryLink, now: int) -> list[bytes]:
     arrived: list[bytes] = []
@@ -58,16 +82,16 @@ both_ways = pytest.mark.parametrize("way", ["outward", "inward"])
 
 
 @both_ways
-def test_without_faults_nothing_changes(way: str) -> None:
-    line = Line(FaultPlan())
+def test_without_faults_nothing_changes(way: str, open_line: OpenLine) -> None:
+    line = open_line(FaultPlan())
     assert getattr(line, way)(PAYLOADS) == PAYLOADS
     assert set(line.a.injected.values()) == {0}
     assert line.a.next_release(0) is None
 
 
 @both_ways
-def test_drop(way: str) -> None:
-    line = Line(FaultPlan(drop=0.1))
+def test_drop(way: str, open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(drop=0.1))
     arrived = getattr(line, way)(PAYLOADS)
     assert 0.07 * FRAMES < line.a.injected["drop"] < 0.13 * FRAMES
     assert len(arrived) == FRAMES - line.a.injected["drop"]
@@ -76,8 +100,8 @@ def test_drop(way: str) -> None:
 
 
 @both_ways
-def test_duplicate(way: str) -> None:
-    line = Line(FaultPlan(duplicate=0.1))
+def test_duplicate(way: str, open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(duplicate=0.1))
     arrived = getattr(line, way)(PAYLOADS)
     copies = Counter(arrived)
     assert sorted(copies) == PAYLOADS
@@ -87,8 +111,8 @@ def test_duplicate(way: str) -> None:
 
 
 @both_ways
-def test_reorder(way: str) -> None:
-    line = Line(FaultPlan(reorder=0.1))
+def test_reorder(way: str, open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(reorder=0.1))
     arrived = getattr(line, way)(PAYLOADS)
     assert sorted(arrived) == PAYLOADS
     place = {payload: index for index, payload in enumerate(arrived)}
@@ -101,8 +125,8 @@ def test_reorder(way: str) -> None:
 
 
 @both_ways
-def test_corrupt_spoils_as_many_frames_as_it_says(way: str) -> None:
-    line = Line(FaultPlan(corrupt=0.1))
+def test_corrupt_spoils_as_many_frames_as_it_says(way: str, open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(corrupt=0.1))
     arrived = getattr(line, way)(PAYLOADS)
     assert len(arrived) == FRAMES
     spoilt = sum(sent != got for sent, got in zip(PAYLOADS, arrived, strict=True))
@@ -111,8 +135,8 @@ def test_corrupt_spoils_as_many_frames_as_it_says(way: str) -> None:
     assert {len(got) for got in arrived} == set(range(1, 16 + MAX_TRAILING_BYTES + 1))
 
 
-def test_a_frame_that_garbage_makes_longer_than_the_burst_still_leaves() -> None:
-    line = Line(FaultPlan(corrupt=1.0))
+def test_a_frame_that_garbage_makes_longer_than_the_burst_still_leaves(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(corrupt=1.0))
     for _ in range(50):
         assert line.a.send(burst_to(line.b, [bytes(100)], line.a)) == 1
     lengths = {len(payload) for payload in receive_once(line.b)}
@@ -125,9 +149,11 @@ def test_a_frame_that_garbage_makes_longer_than_the_burst_still_leaves() -> None
     [(0b00, False), (0b01, True), (0b10, True), (0b11, True)],
     ids=["not ECT", "ECT(1)", "ECT(0)", "CE"],
 )
-def test_only_frames_that_heed_marks_are_marked(codepoint: int, is_marked: bool) -> None:
+def test_only_frames_that_heed_marks_are_marked(
+    codepoint: int, is_marked: bool, open_line: OpenLine
+) -> None:
     """RFC 3168 section 5: others would have to be dropped instead."""
-    line = Line(FaultPlan(ecn=1.0))
+    line = open_line(FaultPlan(ecn=1.0))
     sent = burst_to(line.b, PAYLOADS[:10], line.a)
     sent.frames.tos[:10] = 40 << 2 | codepoint
     assert line.a.send(sent) == 10
@@ -140,9 +166,9 @@ def test_only_frames_that_heed_marks_are_marked(codepoint: int, is_marked: bool)
 
 
 @both_ways
-def test_a_plan_without_marks_draws_nothing_for_them(way: str) -> None:
+def test_a_plan_without_marks_draws_nothing_for_them(way: str, open_line: OpenLine) -> None:
     """So a seed from before there were marks still gives the same faults."""
-    plain, marking = Line(FaultPlan(drop=0.1)), Line(FaultPlan(drop=0.1, ecn=0.5))
+    plain, marking = open_line(FaultPlan(drop=0.1)), open_line(FaultPlan(drop=0.1, ecn=0.5))
     assert getattr(marking, way)(PAYLOADS) == getattr(plain, way)(PAYLOADS)
 
 
@@ -150,8 +176,8 @@ ALL_FAULTS = FaultPlan(drop=0.05, duplicate=0.05, reorder=0.05, corrupt=0.05)
 
 
 @both_ways
-def test_the_seed_decides(way: str) -> None:
-    first, same, other = (Line(ALL_FAULTS, seed) for seed in (7, 7, 8))
+def test_the_seed_decides(way: str, open_line: OpenLine) -> None:
+    first, same, other = (open_line(ALL_FAULTS, seed) for seed in (7, 7, 8))
     arrived = getattr(first, way)(PAYLOADS)
     assert getattr(same, way)(PAYLOADS) == arrived
     assert same.a.injected == first.a.injected
@@ -159,20 +185,22 @@ def test_the_seed_decides(way: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 50])
-def test_how_frames_are_batched_does_not_matter(batch: int) -> None:
-    assert Line(ALL_FAULTS).outward(PAYLOADS, batch) == Line(ALL_FAULTS).outward(PAYLOADS, 100)
+def test_how_frames_are_batched_does_not_matter(batch: int, open_line: OpenLine) -> None:
+    assert open_line(ALL_FAULTS).outward(PAYLOADS, batch) == open_line(ALL_FAULTS).outward(
+        PAYLOADS, 100
+    )
 
 
 @both_ways
-def test_every_frame_is_accounted_for(way: str) -> None:
-    line = Line(ALL_FAULTS)
+def test_every_frame_is_accounted_for(way: str, open_line: OpenLine) -> None:
+    line = open_line(ALL_FAULTS)
     arrived = getattr(line, way)(PAYLOADS)
     injected = line.a.injected
     assert len(arrived) == FRAMES - injected["drop"] + injected["duplicate"]
 
 
-def test_a_link_below_that_takes_little_costs_no_frame() -> None:
-    line = Line(FaultPlan(duplicate=0.5, reorder=0.3), capacity_frames=3)
+def test_a_link_below_that_takes_little_costs_no_frame(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(duplicate=0.5, reorder=0.3), capacity_frames=3)
     waiting = PAYLOADS[:300]
     arrived: list[bytes] = []
     while waiting:
@@ -187,8 +215,8 @@ def test_a_link_below_that_takes_little_costs_no_frame() -> None:
     assert len(arrived) == 300 + line.a.injected["duplicate"]
 
 
-def test_back_pressure_from_below_reaches_the_sender() -> None:
-    line = Line(FaultPlan(), capacity_frames=3)
+def test_back_pressure_from_below_reaches_the_sender(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(), capacity_frames=3)
     assert line.a.send(burst_to(line.b, PAYLOADS[:5], line.a)) == 5
     assert line.a.send(burst_to(line.b, PAYLOADS[5:10], line.a)) == 0
     assert line.a.next_release(7) == 7
@@ -197,16 +225,16 @@ def test_back_pressure_from_below_reaches_the_sender() -> None:
     assert receive_once(line.b) == [*PAYLOADS[3:6]]
 
 
-def test_nothing_more_is_read_while_frames_wait_to_be_delivered() -> None:
-    line = Line(FaultPlan(duplicate=1.0), capacity_frames=8)
+def test_nothing_more_is_read_while_frames_wait_to_be_delivered(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(duplicate=1.0), capacity_frames=8)
     assert line.b.send(burst_to(line.a, PAYLOADS[:8], line.b)) == 8
     assert len(receive_once(line.a, frames=3)) == 3
     assert len(receive_once(line.a, frames=3)) == 3
     assert line.b.send(burst_to(line.a, PAYLOADS[:8], line.b)) == 3
 
 
-def test_a_small_burst_above_costs_no_frame() -> None:
-    line = Line(FaultPlan(duplicate=1.0))
+def test_a_small_burst_above_costs_no_frame(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(duplicate=1.0))
     line.b.send(burst_to(line.a, PAYLOADS[:10], line.b))
     arrived: list[bytes] = []
     while some := receive_once(line.a, frames=3):
@@ -215,8 +243,8 @@ def test_a_small_burst_above_costs_no_frame() -> None:
     assert arrived == [payload for payload in PAYLOADS[:10] for _ in range(2)]
 
 
-def test_a_held_frame_comes_after_a_while_though_no_other_does() -> None:
-    line = Line(FaultPlan(reorder=1.0))
+def test_a_held_frame_comes_after_a_while_though_no_other_does(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(reorder=1.0))
     line.b.send(burst_to(line.a, [b"lonely"], line.b))
     assert receive_once(line.a, now=MS) == []
     assert line.a.next_release(MS) == MS + HOLD_NS
@@ -225,8 +253,8 @@ def test_a_held_frame_comes_after_a_while_though_no_other_does() -> None:
     assert line.a.next_release(MS + HOLD_NS) is None
 
 
-def test_a_frame_held_outward_is_sent_by_a_later_receive() -> None:
-    line = Line(FaultPlan(reorder=1.0))
+def test_a_frame_held_outward_is_sent_by_a_later_receive(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(reorder=1.0))
     line.a.send(burst_to(line.b, [b"lonely"], line.a))
     assert receive_once(line.b) == []
     assert line.a.next_release(0) == HOLD_NS
@@ -234,17 +262,17 @@ def test_a_frame_held_outward_is_sent_by_a_later_receive() -> None:
     assert receive_once(line.b) == [b"lonely"]
 
 
-def test_frames_held_from_larger_bursts_survive_smaller_ones() -> None:
-    line = Line(FaultPlan(reorder=1.0))
+def test_frames_held_from_larger_bursts_survive_smaller_ones(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(reorder=1.0))
     line.a.send(burst_to(line.b, [bytes(5000)], line.a))
     line.a.send(burst_to(line.b, [b"tiny"], line.a))
     receive_once(line.a, now=HOLD_NS)
     assert receive_once(line.b) == [bytes(5000), b"tiny"]
 
 
-def test_what_is_longer_than_a_burst_is_counted_wherever_it_is_lost() -> None:
+def test_what_is_longer_than_a_burst_is_counted_wherever_it_is_lost(open_line: OpenLine) -> None:
     """The first one comes up to this link and no further, the second not so far."""
-    line = Line(FaultPlan())
+    line = open_line(FaultPlan())
     line.b.send(burst_to(line.a, [bytes(80), b"short", bytes(120), b"end"], line.b))
     arrived: list[bytes] = []
     for _ in range(4):
@@ -256,8 +284,8 @@ def test_what_is_longer_than_a_burst_is_counted_wherever_it_is_lost() -> None:
     assert line.a.lost_receiving == 1
 
 
-def test_delay_keeps_the_order() -> None:
-    line = Line(FaultPlan(delay_ms=2.5))
+def test_delay_keeps_the_order(open_line: OpenLine) -> None:
+    line = open_line(FaultPlan(delay_ms=2.5))
     line.b.send(burst_to(line.a, PAYLOADS[:3], line.b))
     assert receive_once(line.a, now=10 * MS) == []
     line.b.send(burst_to(line.a, PAYLOADS[3:5], line.b))
@@ -268,13 +296,14 @@ def test_delay_keeps_the_order() -> None:
 
 
 def test_addresses_are_those_of_the_link_below() -> None:
-    below, _ = memory_link_pair()
+    below, other = memory_link_pair()
     link = FaultLink(below, FaultPlan(), random.Random(1))
     assert (link.gid, link.udp_port, link.source_port) == (below.gid, 4791, 0)
     assert link.receive_window_bytes == below.receive_window_bytes
     assert link.fileno() == below.fileno()
     link.close()
     assert below.fileno() == -1
+    other.close()
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from emulator.link.frames import Burst, Link
 from emulator.link.memory import memory_link_pair
 from emulator.link.udp import UdpLink
 from emulator.link.wrapper import LinkWrapper
-from emulator.nic import _entry_kernels as kernels
 from emulator.nic.softnic import SoftNic
 from emulator.roce.attributes import REQUIRED, AddressHandle, QpAttributes, QpCaps, QpMask
 from emulator.roce.engine import RoceEngine
 from kvlane.verbs.calls import FAULT
 from kvlane.verbs.enums import AccessFlags, Mtu, QpState, QpType, SendFlags, WcStatus, WrOpcode
 from kvlane.verbs.records import SEND_WR, WC, new_records
+from tests.support.call_kernels import call_through
 
 GIVE_UP_S = 60.0
 ACCESS = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE | AccessFlags.REMOTE_READ
@@ -327,6 +327,11 @@ def test_what_a_link_raises_comes_out_and_the_nic_goes_on(method: str) -> None:
     b.nic.close()
 
 
+def by_address(nic: SoftNic, function: int, first: int = 0, second: int = 0, third: int = 0) -> int:
+    """What one of the NIC's verbs by address answers."""
+    return call_through(function, nic.calls.context, first, second, third)
+
+
 def test_what_a_link_raises_is_the_fault_of_a_verb_by_address() -> None:
     left, right = memory_link_pair()
     link = Failing(left, "")
@@ -334,7 +339,7 @@ def test_what_a_link_raises_is_the_fault_of_a_verb_by_address() -> None:
     a.connect(b)
     link.method = "receive"
     with a.nic.lock:
-        assert kernels.progress(a.nic.calls.context, 0) == FAULT
+        assert by_address(a.nic, a.nic.calls.progress) == FAULT
     fault = a.nic.take_fault()
     assert isinstance(fault, RuntimeError)
     assert a.nic.take_fault() is None
@@ -350,10 +355,10 @@ def test_a_number_of_a_closed_queue_names_no_later_one(hosts: tuple[Host, Host])
         number = engine.cqs.number(first)
         engine.cqs.destroy(first)
         assert engine.cqs.create(4) == first
-        context = a.nic.calls.context
-        assert kernels.poll_cq(context, engine.cqs.number(first), out.ctypes.data, 1) == 0
+        poll = a.nic.calls.poll_cq
+        assert by_address(a.nic, poll, engine.cqs.number(first), out.ctypes.data, 1) == 0
         for handle in (number, 0, -1, 1 << 40, number + 1):
-            assert kernels.poll_cq(context, handle, out.ctypes.data, 1) == FAULT
+            assert by_address(a.nic, poll, handle, out.ctypes.data, 1) == FAULT
             assert "completion queue is closed" in str(a.nic.take_fault())
 
 
@@ -362,11 +367,13 @@ def test_an_overrun_and_a_queue_that_is_not_connected_are_told_by_address() -> N
     a = Host(left, 1)
     out, request = new_records(WC, 1), new_records(SEND_WR, 1)
     with a.nic.engine() as engine:
-        context = a.nic.calls.context
-        assert kernels.post_send(context, a.number, request.ctypes.data, 1) == FAULT
+        calls = a.nic.calls
+        assert by_address(a.nic, calls.post_send, a.number, request.ctypes.data, 1) == FAULT
         assert "not connected" in str(a.nic.take_fault())
         engine.cqs.table[a.cq].overflowed = 1
-        assert kernels.poll_cq(context, engine.cqs.number(a.cq), out.ctypes.data, 1) == FAULT
+        assert (
+            by_address(a.nic, calls.poll_cq, engine.cqs.number(a.cq), out.ctypes.data, 1) == FAULT
+        )
         assert "overrun" in str(a.nic.take_fault())
     a.nic.close()
     right.close()
@@ -376,7 +383,7 @@ def test_events_do_not_pile_up_where_verbs_are_used_by_address(hosts: tuple[Host
     a, _ = hosts
     with a.nic.lock:
         a.nic._engine.qps.fail(a.qp)
-        kernels.progress(a.nic.calls.context, 0)
+        by_address(a.nic, a.nic.calls.progress)
         assert a.nic._engine.take_events() == []
 
 

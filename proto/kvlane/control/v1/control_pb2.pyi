@@ -213,7 +213,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StoreStats(_message.Message):
-    __slots__ = ("capacity_blocks", "block_bytes", "blocks", "bytes", "hits", "misses", "stored", "already_stored", "evicted", "deleted", "aborted", "refused", "pinned", "writing")
+    __slots__ = ("capacity_blocks", "block_bytes", "blocks", "bytes", "hits", "misses", "stored", "already_stored", "evicted", "deleted", "aborted", "refused", "pinned", "writing", "policy_faults")
     CAPACITY_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,7 @@ class StoreStats(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     WRITING_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FAULTS_FIELD_NUMBER: _ClassVar[int]
     capacity_blocks: int
     block_bytes: int
     blocks: int
@@ -242,7 +243,8 @@ class StoreStats(_message.Message):
     refused: int
     pinned: int
     writing: int
-    def __init__(self, capacity_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., stored: _Optional[int] = ..., already_stored: _Optional[int] = ..., evicted: _Optional[int] = ..., deleted: _Optional[int] = ..., aborted: _Optional[int] = ..., refused: _Optional[int] = ..., pinned: _Optional[int] = ..., writing: _Optional[int] = ...) -> None: ...
+    policy_faults: int
+    def __init__(self, capacity_blocks: _Optional[int] = ..., block_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., stored: _Optional[int] = ..., already_stored: _Optional[int] = ..., evicted: _Optional[int] = ..., deleted: _Optional[int] = ..., aborted: _Optional[int] = ..., refused: _Optional[int] = ..., pinned: _Optional[int] = ..., writing: _Optional[int] = ..., policy_faults: _Optional[int] = ...) -> None: ...
 
 class NamespaceStats(_message.Message):
     __slots__ = ("namespace", "sessions")

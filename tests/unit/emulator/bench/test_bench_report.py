@@ -8,7 +8,6 @@ from click.testing import CliRunner
 
 from emulator.bench import cli
 from emulator.bench.charts import Curves, Point
-from emulator.bench.index import bytes_per_block
 from emulator.bench.report import (
     Better,
     Failure,
@@ -83,11 +82,6 @@ def test_all_goes_on_after_a_failure_and_exits_with_1(monkeypatch: pytest.Monkey
     assert result.exit_code == 1
     assert whole["failed"] == [{"name": "bad", "reason": "no link udp"}]
     assert [bench["name"] for bench in whole["benches"]] == ["good"]
-
-
-def test_metadata_of_a_block_is_counted_from_the_arrays() -> None:
-    # A key and a share of the index are 32 + 16/3 bytes; slot and order add to that.
-    assert 38 < bytes_per_block(30_000) < 200
 
 
 def test_markdown_is_a_form_and_excludes_json(monkeypatch: pytest.MonkeyPatch) -> None:

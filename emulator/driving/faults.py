@@ -1,4 +1,4 @@
-"""What a function of ``calls`` could not do, by number: kernels raise nothing."""
+"""What a verb by address could not do, by number: kernels raise nothing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ class Fault(IntEnum):
     QP_CLOSED = 1
     CQ_CLOSED = 2
     NOT_CONNECTED = 3
-    BAD_OPCODE = 4
-    BAD_LENGTH = 5
-    INLINE = 6
+    OVERRUN = 4
+    CALLBACK = 5
+    """An exception that was kept."""
+    BAD_OPCODE = 6
+    BAD_LENGTH = 7
+    INLINE = 8
 
 
 FAULT_TEXTS = {
     Fault.QP_CLOSED: "the queue pair is closed",
     Fault.CQ_CLOSED: "the completion queue is closed",
-    Fault.NOT_CONNECTED: "the queue pair is not connected: connect it before sending",
+    Fault.NOT_CONNECTED: "the queue pair is not connected: connect it before posting",
+    Fault.OVERRUN: "completion queue overrun: it is too small for what was posted",
+    Fault.CALLBACK: "the link or an observer of the NIC failed",
     Fault.BAD_OPCODE: "the pcie link carries SEND, RDMA_WRITE and RDMA_READ only",
     Fault.BAD_LENGTH: "the length is negative or above max_message_bytes",
     Fault.INLINE: "the pcie link has no inline data: post from registered memory",
