@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from kvlane.config import BYTES, load_mapping, setting
 from kvlane.errors import AgentUnreachableError, ConfigError
-from kvlane.limits import MAX_BLOCK_BYTES, MAX_WORKERS, MIN_BLOCK_BYTES
+from kvlane.limits import MAX_BLOCK_BYTES, MAX_CHANNELS, MAX_WORKERS, MIN_BLOCK_BYTES
 
 SCHEME = "emulated:"
 
@@ -61,7 +61,7 @@ class EmulatedOptions:
         0,
         "Processors with which the agent copies on the pcie link; 0 chooses by those there are.",
         minimum=0,
-        maximum=16,
+        maximum=MAX_CHANNELS,
     )
     faults: str = setting("", "Faults of the agent's link, such as drop=0.01.")
     seed: int = setting(0, "Seed of the faults.", minimum=0)

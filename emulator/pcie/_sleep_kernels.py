@@ -14,6 +14,7 @@ from numba import types
 
 from emulator.driving._sleep_kernels import poll_descriptors, ring, silence, watch
 from emulator.pcie.layout import BOARD_SLEEPING, peer_at
+from kvlane._clock_kernels import SCRATCH_WORDS, monotonic_ns
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
 
@@ -21,7 +22,8 @@ _POLLED = 4
 _DONTWAIT = 0x40
 _NOSIGNAL = 0x4000
 _DRAIN_LIMIT = 64
-_BACKLOG_RETRY_NS = 1_000_000
+_CLOCK_SCRATCH = 160
+"""Offset in the device's scratch."""
 
 _sendto = external(
     "sendto",
@@ -92,9 +94,18 @@ def doze(context: Any, timeout_ns: int, wake_fd: int) -> None:
     watch(descriptors, 2, context.kick_fd)
     watch(descriptors, 3, wake_fd)
     limit_ns = max(timeout_ns, 0)
-    if context.backlog:
-        limit_ns = min(limit_ns, _BACKLOG_RETRY_NS)
+    due_ns = context.backlog_due_ns
+    if due_ns != 0:
+        scratch = np.empty(SCRATCH_WORDS, np.int64)  # the device's own is used by who has it
+        limit_ns = min(limit_ns, max(due_ns - monotonic_ns(scratch.ctypes.data), 0))
     poll_descriptors(descriptors, limit_ns)
+
+
+@kernel
+def is_backlog_due(context: Any) -> bool:
+    """Whether it is time to try again what waits for room in a peer's socket."""
+    due_ns = context.backlog_due_ns
+    return bool(due_ns != 0 and monotonic_ns(context.scratch + _CLOCK_SCRATCH) >= due_ns)
 
 
 @kernel

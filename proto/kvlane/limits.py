@@ -21,6 +21,8 @@ CREDIT_SLACK = 8
 
 MAX_SESSIONS = 256
 MAX_WORKERS = 64
+MAX_CHANNELS = 16
+"""Processors that copy together for one device of the pcie link."""
 MAX_REGIONS_PER_SESSION = 1024
 
 MIN_BLOCK_BYTES = 64
