@@ -20,6 +20,7 @@ from emulator.nic.options import NicOptions
 from emulator.nic.registrable import require_registrable
 from emulator.nic.sharing import SharedNic, shared_nic
 from emulator.nic.softnic import SoftNic
+from emulator.pcie.channels import automatic_channels
 from emulator.pcie.device import PcieDevice
 from emulator.roce.attributes import (
     REQUIRED,
@@ -300,7 +301,8 @@ def open_ports(
     gap; ``ConfigError`` when one of them cannot be had."""
     chosen = load_mapping(NicOptions, options, where="device.options")
     if chosen.link == PCIE:
-        return [PcieDevice(channels=chosen.channels) for _ in range(count)]
+        channels = chosen.channels or automatic_channels(count)
+        return [PcieDevice(channels=channels) for _ in range(count)]
     alone = chosen.link == RAW or chosen.pcap or chosen.trace
     with ExitStack() as undo:
         devices: list[EmulatedDevice] = []

@@ -42,6 +42,26 @@ class DeviceLock:
     ) -> None:
         self._main.release()
 
+    def take_within(self, patience_s: float) -> bool:
+        """Take it as ``with`` does, unless that takes too long; ``give_back`` is to follow."""
+        if self._take_at_once() or (self.is_held_here() and self._main.acquire()):
+            return True
+        add_to_word(self._wanted, 1)
+        try:
+            self._wake_holder()
+            if not self._turnstile.acquire(timeout=patience_s):
+                return False
+            try:
+                return self._main.acquire(timeout=patience_s)
+            finally:
+                self._turnstile.release()
+        finally:
+            add_to_word(self._wanted, -1)
+
+    def give_back(self) -> None:
+        """What ``take_within`` took."""
+        self._main.release()
+
     def is_held_here(self) -> bool:
         """Whether this thread has it."""
         try:

@@ -63,7 +63,7 @@ class NicOptions:
         AUTO_CHANNELS,
         "Processors that copy together on the pcie link, as the DMA engines of a DPU do; 1 leaves "
         "it to the thread that drives the device. 0 takes one for every two that the process may "
-        "use, up to 4, and both of two.",
+        "use, divided by the ports that are opened, up to 4; one port takes both of two.",
         minimum=AUTO_CHANNELS,
         maximum=MAX_CHANNELS,
     )

@@ -18,6 +18,7 @@ from emulator.pcie._sleep_kernels import (
     doze,
     end_sleep,
     is_attention_due,
+    is_backlog_due,
     kick,
     notify,
 )
@@ -25,6 +26,7 @@ from emulator.pcie.layout import ATTEND_EVERY, PROGRESS_BYTES, REQUEST_COST_BYTE
 from kvlane.atomics import load_acquire
 from kvlane.calls import call
 from kvlane.jit import kernel
+from kvlane.verbs.calls import FAULT
 from kvlane.verbs.enums import QpState, WcStatus
 
 _ERR = int(QpState.ERR)
@@ -74,8 +76,13 @@ def _turn(context: Any, qp: Any) -> int:
 
 @kernel
 def progress(context: Any) -> int:
-    """A turn for every queue pair, or for as many as the time allows; 1 when any used it."""
+    """A turn for every queue pair, or for as many as the time allows; 1 when any used it.
+
+    ``FAULT`` until somebody has taken what attending failed with.
+    """
     worked = _attend(context)
+    if context.has_fault:
+        return FAULT
     context.posted_bytes = 0
     moved, count = 0, context.live_count
     for _ in range(count):
@@ -99,7 +106,7 @@ def _attend(context: Any) -> int:
     eager = context.attend_due or context.unattached
     if context.closed or (not eager and context.ticks % ATTEND_EVERY != 0):
         return 0
-    if not context.backlog and not context.remarks and not is_attention_due(context):
+    if not context.remarks and not is_backlog_due(context) and not is_attention_due(context):
         context.attend_due = 0
         return 0
     context.attend_due = 0

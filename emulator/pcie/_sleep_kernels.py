@@ -14,6 +14,7 @@ from numba import types
 
 from emulator.driving._sleep_kernels import poll_descriptors, ring, silence, watch
 from emulator.pcie.layout import BOARD_SLEEPING, News, Sleeping, peer_at
+from kvlane._clock_kernels import SCRATCH_WORDS, monotonic_ns
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
 
@@ -27,7 +28,8 @@ _MESSAGE = int(News.MESSAGE)
 _DONTWAIT = 0x40
 _NOSIGNAL = 0x4000
 _DRAIN_LIMIT = 64
-_BACKLOG_RETRY_NS = 1_000_000
+_CLOCK_SCRATCH = 160
+"""Offset in the device's scratch."""
 
 _sendto = external(
     "sendto",
@@ -71,11 +73,11 @@ def kick(context: Any) -> None:
 @kernel
 def begin_sleep(context: Any, patient: bool) -> None:
     """Say that one more sleeps, and what for; look for work after this."""
-    context.sleepers += 1
-    alone = context.sleepers == 1
+    alone = context.sleepers == 0
     wish = _FOR_MESSAGES if patient and alone else _FOR_ANYTHING
     if alone or not patient:
         store_release(context.board + BOARD_SLEEPING, wish)
+    context.sleepers += 1
     full_fence()
 
 
@@ -86,7 +88,7 @@ def end_sleep(context: Any, readable: int) -> None:
     What is not silenced wakes once more for nothing; nothing is lost by that.
     """
     context.sleepers -= 1
-    if readable & _ATTEND or context.backlog or context.remarks:
+    if readable & _ATTEND or context.backlog_due_ns != 0 or context.remarks:
         context.attend_due = 1
     if context.sleepers != 0:
         return
@@ -112,9 +114,18 @@ def doze(context: Any, timeout_ns: int, wake_fd: int) -> int:
     watch(descriptors, 2, context.kick_fd)
     watch(descriptors, 3, wake_fd)
     limit_ns = max(timeout_ns, 0)
-    if context.backlog:
-        limit_ns = min(limit_ns, _BACKLOG_RETRY_NS)
+    due_ns = context.backlog_due_ns
+    if due_ns != 0:
+        scratch = np.empty(SCRATCH_WORDS, np.int64)  # the device's own is used by who has it
+        limit_ns = min(limit_ns, max(due_ns - monotonic_ns(scratch.ctypes.data), 0))
     return poll_descriptors(descriptors, limit_ns)
+
+
+@kernel
+def is_backlog_due(context: Any) -> bool:
+    """Whether it is time to try again what waits for room in a peer's socket."""
+    due_ns = context.backlog_due_ns
+    return bool(due_ns != 0 and monotonic_ns(context.scratch + _CLOCK_SCRATCH) >= due_ns)
 
 
 @kernel

@@ -14,6 +14,7 @@ from emulator.pcie import _channel_kernels as kernels
 from emulator.pcie._channel_kernels import CHANNELS, HELPER, MAX_PATIENCE_NS
 from kvlane.calls import Callbacks
 from kvlane.jit import JIT_ENABLED
+from kvlane.processors import usable_processors
 from kvlane.verbs.records import RecordArray, new_records
 
 AUTO_CHANNELS = 0
@@ -24,13 +25,19 @@ _libc = ctypes.CDLL(None)
 _log = logging.getLogger(__name__)
 
 
-def channels_for(processors: int) -> int:
-    """How many channels a device has by itself.
+def channels_for(processors: int, devices: int = 1) -> int:
+    """How many channels each of some devices has by itself.
 
-    Half of the processors, since the others have work of their own; but both of two, of which
-    the one at the other end sleeps while this one copies.
+    Half of the processors for all, since the others have work of their own; but both of two, of
+    which the one at the other end sleeps while this one copies.
     """
-    return min(max(processors // 2, min(processors, 2)), _MOST_BY_ITSELF)
+    together = max(processors // 2, min(processors, 2))
+    return min(max(together // devices, 1), _MOST_BY_ITSELF)
+
+
+def automatic_channels(devices: int = 1) -> int:
+    """As ``channels_for``, of the processors that this process may use."""
+    return channels_for(usable_processors(), devices)
 
 
 class Channels:
@@ -41,7 +48,7 @@ class Channels:
     """
 
     def __init__(self, count: int = AUTO_CHANNELS) -> None:
-        self.count = count or channels_for(len(os.sched_getaffinity(0)))
+        self.count = count or automatic_channels()
         self._records = new_records(CHANNELS, 1)
         self._record = self._records[0]
         self._helpers = new_records(HELPER, max(self.count - 1, 1))

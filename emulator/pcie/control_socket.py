@@ -7,88 +7,61 @@ by the name that its socket is bound to and by the kernel's credentials, which c
 from __future__ import annotations
 
 import array
+import errno
+import logging
 import os
 import secrets
 import socket
 import struct
-from collections import deque
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 
+from emulator.pcie.backlog import Backlogs, File, Parcel
+from emulator.pcie.messages import (
+    GID_PREFIX,
+    MESSAGE_BYTES,
+    Message,
+    bell_name,
+    gid_of,
+    socket_name,
+)
 from kvlane.errors import VerbsError
 
-GID_PREFIX = bytes.fromhex("fd6b766c616e6500")
-"""Local to the host: no network has an address like that (RFC 4193)."""
-
-_NAME = b"\0kvlane-pcie-"
-_BELL = b"-bell"
-_MESSAGE = struct.Struct("<8sqqqq")
-_MAGIC = b"kvlane\0\2"
+_log = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("iii")
 _MAX_FDS = 2
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4 * _MAX_FDS)
-
-
-class Kind(IntEnum):
-    """What a message is about."""
-
-    CONNECT = 1
-    """Numbers of the sending and of the receiving queue pair, and an address in the sender's
-    process; with channel and board."""
-    MAP = 2
-    """Id of a shared memory; with its file."""
-    UNMAP = 3
-    """Id of a shared memory that is no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What one device tells another."""
-
-    kind: Kind
-    first: int
-    second: int = 0
-    third: int = 0
-
-    def encode(self) -> bytes:
-        """The datagram."""
-        return _MESSAGE.pack(_MAGIC, self.kind, self.first, self.second, self.third)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Message | None:
-        """The message in a datagram; ``None`` when it holds none of this version."""
-        if len(data) != _MESSAGE.size:
-            return None
-        magic, kind, *numbers = _MESSAGE.unpack(data)
-        if magic != _MAGIC or kind not in list(Kind):
-            return None
-        return cls(Kind(kind), *numbers)
+_SO_PASSPIDFD, _SCM_PIDFD = 76, 4  # since Linux 6.5; socket has no names for them
+_ANCILLARY_BYTES = (
+    socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4) + socket.CMSG_SPACE(4 * _MAX_FDS)
+)
+_SEND_BUFFER_BYTES = 4 << 20
+"""As much as the system permits. What a receiver has not read is charged to it: with too little,
+one that does not read would hold up all."""
+_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
+"""The receiver's queue, or what the system has for messages or descriptors under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message, who sent it, and the descriptors that came along; whoever takes it closes
-    them."""
+    """A message, who sent it, and the descriptors that came along, until ``close``."""
 
     message: Message
     gid: bytes
     pid: int
-    fds: tuple[int, ...]
+    """0: a process in a PID namespace that this one does not see."""
+    fds: tuple[int, ...] = ()
+    pidfd: int = -1
+    """The process; -1 where the system does not tell, or has no descriptor left for it."""
+    is_trusted: bool = True
+    """Whether it is of this user or of root."""
+    has_lost_fds: bool = False
+    """Whether there were more descriptors than have come."""
 
-
-def bell_name(gid: bytes) -> bytes:
-    """Name of a device's bell."""
-    return _name(gid) + _BELL
-
-
-def _name(gid: bytes) -> bytes:
-    return _NAME + gid.hex().encode()
-
-
-def is_local(gid: bytes) -> bool:
-    """Whether a GID is that of a device of this kind."""
-    return len(gid) == 16 and gid.startswith(GID_PREFIX)
+    def close(self) -> None:
+        """Close the descriptors."""
+        _close_all((*self.fds, self.pidfd))
 
 
 class ControlSocket:
@@ -96,10 +69,15 @@ class ControlSocket:
 
     def __init__(self) -> None:
         self.gid = GID_PREFIX + secrets.token_bytes(16 - len(GID_PREFIX))
-        self._socket = _bound(_name(self.gid))
+        self._socket = _bound(socket_name(self.gid))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        with suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_PASSPIDFD, 1)
         self._bell = _bound(bell_name(self.gid))
-        self._backlog: deque[tuple[bytes, bytes, tuple[int, ...]]] = deque()
+        self._backlogs = Backlogs(self._try)
+        self.dropped = 0
+        """Datagrams that were no messages of a device of this kind."""
 
     def fileno(self) -> int:
         """Readable when there are messages."""
@@ -111,64 +89,82 @@ class ControlSocket:
         return self._bell.fileno()
 
     @property
-    def has_backlog(self) -> bool:
-        """Whether messages wait because a receiver's queue was full."""
-        return bool(self._backlog)
+    def backlog_due_ns(self) -> int:
+        """When to ``flush`` next, on the monotonic clock; 0 when nothing waits."""
+        return self._backlogs.due_ns
 
-    def send(self, gid: bytes, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send now, or after those that wait; ``VerbsError`` when there is no such device."""
-        if not self._backlog and self._try(gid, message.encode(), fds):
-            return
-        self._backlog.append((gid, message.encode(), tuple(os.dup(fd) for fd in fds)))
+    def waiting(self, gid: bytes) -> int:
+        """How many messages wait because the receiver's queue was full."""
+        return self._backlogs.waiting(gid)
 
-    def flush(self) -> None:
-        """Send what waits, as far as it goes."""
-        while self._backlog:
-            gid, data, fds = self._backlog[0]
-            try:
-                if not self._try(gid, data, fds):
-                    return
-            except VerbsError:
-                pass  # the receiver is gone, and its death is seen elsewhere
-            self._backlog.popleft()
-            _close_all(fds)
+    def send(self, gid: bytes, message: Message, files: Sequence[File] = ()) -> None:
+        """Send now, or after those that wait for the same device.
 
-    def _try(self, gid: bytes, data: bytes, fds: Sequence[int]) -> bool:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        ``VerbsError`` when there is no such device, ``CapacityError`` when too many wait for it.
+        A file that is closed before its message is sent takes the message with it.
+        """
+        parcel = Parcel(message.encode(), files)
+        if gid in self._backlogs or not self._try(gid, parcel):
+            self._backlogs.append(gid, parcel, time.monotonic_ns())
+
+    def try_once(self, gid: bytes, message: Message) -> None:
+        """Send now, or not at all: to whom nothing is kept for."""
+        with suppress(VerbsError):
+            self._try(gid, Parcel(message.encode()))
+
+    def flush(self) -> list[bytes]:
+        """Send what is due of what waits, as far as it goes; the devices that are no more."""
+        return self._backlogs.flush(time.monotonic_ns())
+
+    def drop_backlog(self, gid: bytes) -> None:
+        """Forget what waits for a device."""
+        self._backlogs.drop(gid)
+
+    def _try(self, gid: bytes, parcel: Parcel) -> bool:
+        fds = array.array("i", [file.fd for file in parcel.files])
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else []
         try:
-            self._socket.sendmsg([data], ancillary, socket.MSG_NOSIGNAL, _name(gid))
-        except BlockingIOError:
-            return False
+            self._socket.sendmsg([parcel.data], ancillary, socket.MSG_NOSIGNAL, socket_name(gid))
         except OSError as error:
+            if error.errno in _FULL:
+                return False
             raise VerbsError(
                 f"no pcie device with GID {gid.hex()} on this host ({error.strerror}): both ends "
                 f"need link: pcie, and one host and network namespace"
             ) from error
         return True
 
-    def receive(self) -> Iterator[Received]:
-        """The messages that are there, of processes of this user or of root."""
-        while True:
+    def receive(self, most: int) -> Iterator[Received]:
+        """The messages that are there, up to so many; whoever takes one closes it."""
+        for _ in range(most):
             try:
                 data, ancillary, flags, address = self._socket.recvmsg(
-                    _MESSAGE.size + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+                    MESSAGE_BYTES + 1, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 return
-            pid, uid, fds = _parse(ancillary)
-            message = Message.decode(data)
-            gid = _gid_of(address)
-            trusted = uid in (0, os.geteuid())
-            if message is None or gid is None or not trusted or flags & socket.MSG_TRUNC:
-                _close_all(fds)
+            pid, uid, pidfd, fds = _parse(ancillary)
+            message, gid = Message.decode(data), gid_of(address)
+            if message is None or gid is None or flags & socket.MSG_TRUNC:
+                _close_all((*fds, pidfd))
+                self._note_dropped(pid)
                 continue
-            yield Received(message, gid, pid, fds)
+            trusted = uid in (0, os.geteuid())
+            lost = bool(flags & socket.MSG_CTRUNC)
+            yield Received(message, gid, pid, fds, pidfd, trusted, lost)
+
+    def _note_dropped(self, pid: int) -> None:
+        self.dropped += 1
+        if self.dropped == 1:
+            _log.warning(
+                "process %d sent what is no message of a pcie device of this version; further "
+                "ones are only counted (messages_dropped)",
+                pid,
+            )
 
     def close(self) -> None:
         """Give the names back."""
-        for _, _, fds in self._backlog:
-            _close_all(fds)
-        self._backlog.clear()
+        self._backlogs.clear()
         self._socket.close()
         self._bell.close()
 
@@ -179,31 +175,22 @@ def _bound(name: bytes) -> socket.socket:
     return made
 
 
-def _parse(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int, tuple[int, ...]]:
-    """Process, user and descriptors."""
-    pid, uid, fds = -1, -1, array.array("i")
+def _parse(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int, int, tuple[int, ...]]:
+    """Process, user, pidfd and descriptors."""
+    pid, uid, pidfd, fds = -1, -1, -1, array.array("i")
     for level, kind, data in ancillary:
         if level != socket.SOL_SOCKET:
             continue
         if kind == socket.SCM_CREDENTIALS:
             pid, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
+        elif kind == _SCM_PIDFD:
+            pidfd = struct.unpack("i", data[:4])[0]  # negative: an errno
         elif kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) // 4 * 4])
-    return pid, uid, tuple(fds)
-
-
-def _gid_of(address: object) -> bytes | None:
-    """The GID in the name that a sender is bound to."""
-    if not isinstance(address, bytes) or not address.startswith(_NAME):
-        return None
-    try:
-        gid = bytes.fromhex(address[len(_NAME) :].decode())
-    except ValueError:
-        return None
-    # Another spelling of the same number is another socket's name.
-    return gid if is_local(gid) and address == _name(gid) else None
+    return pid, uid, pidfd, tuple(fds)
 
 
 def _close_all(fds: Sequence[int]) -> None:
     for fd in fds:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)

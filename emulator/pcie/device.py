@@ -23,15 +23,18 @@ from emulator.pcie.queues import PcieCq, PcieQp, PcieRegion, raise_fault
 from emulator.pcie.reach import why_not_reached
 from emulator.pcie.regions import NOWHERE, REMOTE, Allocations, Board, require_registrable
 from emulator.pcie.state import State, index_of
+from emulator.pcie.warm_up import compile_kernels
 from kvlane.calls import PROTOTYPE
 from kvlane.errors import VerbsError
-from kvlane.verbs.calls import VerbCalls
+from kvlane.verbs.calls import FAULT, VerbCalls
 from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import QpEndpoint, QpOptions
 
 _log = logging.getLogger(__name__)
 _devices: weakref.WeakSet[PcieDevice] = weakref.WeakSet()
 """Those of this process, for a child that is forked off it."""
+_FORK_PATIENCE_S = 2.0
+"""Whoever holds a device for longer may be waiting for the thread that forks."""
 
 
 class PcieDevice:
@@ -40,6 +43,7 @@ class PcieDevice:
     max_message_bytes = MAX_MESSAGE_BYTES
 
     def __init__(self, reach: Reach = why_not_reached, channels: int = AUTO_CHANNELS) -> None:
+        compile_kernels()
         self.state = State()
         self._context = self.state.context
         self._board = Board()
@@ -58,6 +62,7 @@ class PcieDevice:
         self._context.attend = ctypes.cast(self._attend_entry, ctypes.c_void_p).value
         self.lock = DeviceLock(self.state.wanted.ctypes.data, self._wake_holder)
         self._attend_error: BaseException | None = None
+        self._is_closing = False
         self._released = False
         self.gid = self._connections.gid
         self.name = f"emulated PCIe of this host, GID {self.gid.hex()}"
@@ -101,11 +106,16 @@ class PcieDevice:
     def deregister(self, region: PcieRegion, buffer: NDArray[np.uint8]) -> None:
         """Take the key back and wait until no peer is copying by it."""
         with self.lock:
-            if self._regions.pop(region.lkey, None) is None:
+            if self._released:
                 return
-            self._board.revoke(region.lkey)
-            self._connections.await_quiet(buffer)
-            self._board.forget(region.lkey)
+            is_first = self._regions.pop(region.lkey, None) is not None
+            if is_first:
+                self._board.revoke(region.lkey)
+        self._connections.await_quiet(self.lock, buffer)
+        with self.lock:
+            if is_first:
+                self._board.forget(region.lkey)
+            self._release_if_closed()
 
     # Queues
 
@@ -138,17 +148,29 @@ class PcieDevice:
 
     def remove_qp(self, qp: PcieQp) -> None:
         """End a queue pair: the peer is told, and nobody touches memory by it any more."""
-        self._connections.disconnect(qp)
-        kernels.forget(self.state.address, index_of(qp.cq.handle), qp.handle)
-        self.state.remove_qp(qp.handle)
-        qp.channel.close()
+        with self.lock:
+            if qp.is_open:
+                qp.is_open = False
+                self._connections.disconnect(qp)
+                kernels.forget(self.state.address, index_of(qp.cq.handle), qp.handle)
+                self.state.remove_qp(qp.handle)
+            elif self._released:
+                return
+        # Also when another thread has closed it: nothing may land after this returns either.
+        self._connections.await_quiet(self.lock, None, qp)
+        with self.lock:
+            self._connections.part(qp)
+            self._release_if_closed()
 
     # Driving
 
     def progress(self) -> bool:
         """Do pending work; True when there was any."""
         with self.lock:
-            return bool(kernels.progress(self.state.address, 0, 0, 0))
+            worked = kernels.progress(self.state.address, 0, 0, 0)
+            if worked == FAULT:
+                raise self.take_fault() or VerbsError("the device failed; open it anew")
+            return bool(worked)
 
     def wait(self, timeout_ms: float, wake_fd: int = -1) -> None:
         """Sleep until there may be work; others may use the device meanwhile."""
@@ -161,8 +183,7 @@ class PcieDevice:
         finally:
             with self.lock:
                 kernels.end_sleep(self.state.address, readable)
-                if self._context.closed:
-                    self._release()
+                self._release_if_closed()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -174,6 +195,7 @@ class PcieDevice:
         """What a function of ``calls`` failed with, since the last call of this."""
         with self.lock:
             error, self._attend_error = self._attend_error, None
+            self._context.has_fault = 0
             fault, self._context.fault = int(self._context.fault), 0
             return fault_error(fault) if fault else error or self._channels.take_fault()
 
@@ -193,16 +215,20 @@ class PcieDevice:
             os.eventfd_write(self._kick, 1)
 
     def _attend(self, *_: int) -> int:
-        """Called by kernels, for what needs Python: messages, deaths, freed memory."""
+        """Called by kernels, for what needs Python: messages, deaths, freed memory.
+
+        What a peer does wrong is dealt with there. An exception that comes so far is one of ours,
+        or a signal handler's: it cannot pass compiled code, so whoever drives the device gets it.
+        """
         try:
             return int(self._connections.attend())
         except BaseException as error:
-            _log.exception("the pcie link cannot attend to its peers")
             self._attend_error = self._attend_error or error
-            return 0
+            self._context.has_fault = 1
+            return FAULT
 
     def _require_open(self) -> None:
-        if self._context.closed:
+        if self._is_closing or self._context.closed:
             raise VerbsError("the device is closed")
 
     def close(self) -> None:
@@ -210,20 +236,32 @@ class PcieDevice:
         with self.lock:
             if self._context.closed:
                 return
-            for qp in list(self._connections.qps.values()):
-                qp.close()
-            for cq in list(self._cqs.values()):
-                cq.close()
-            for region in list(self._regions.values()):
-                region.close()
+            self._is_closing = True
+            opened: tuple[PcieQp | PcieCq | PcieRegion, ...] = (
+                *self._connections.qps.values(),
+                *self._connections.parting,
+                *self._cqs.values(),
+                *self._regions.values(),
+            )
+        for each in opened:
+            each.close()
+        with self.lock:
+            if self._context.closed:
+                return
             self._context.closed = 1
             kernels.kick_sleepers(self.state.address)
             self._release()
 
+    def _release_if_closed(self) -> None:
+        if self._context.closed:
+            self._release()
+
     def _release(self) -> None:
         """The last one out gives the descriptors back."""
-        if self._released or self._context.sleepers:
+        if self._released or self._context.sleepers or self._connections.is_in_use:
             return
+        for qp in list(self._connections.parting):
+            self._connections.part(qp)
         self._released = True
         self._channels.close()
         self._connections.close()
@@ -249,10 +287,33 @@ class PcieDevice:
         self._board.close()
 
 
-def _abandon_all() -> None:
-    for device in list(_devices):
-        device.abandon()
-    _devices.clear()
+class _AtFork:
+    """Holds all devices while the process is forked, so that the child finds none half changed."""
+
+    def __init__(self) -> None:
+        self._held: list[DeviceLock] = []
+
+    def before(self) -> None:
+        for device in list(_devices):
+            lock = device.lock
+            if lock.take_within(_FORK_PATIENCE_S):
+                self._held.append(lock)
+            else:
+                _log.warning("the process is forked while another thread holds %s", device.name)
+
+    def after(self) -> None:
+        held, self._held = self._held, []
+        for lock in reversed(held):
+            lock.give_back()
+
+    def in_child(self) -> None:
+        self._held.clear()  # each device gets a lock of its own
+        for device in list(_devices):
+            device.abandon()
+        _devices.clear()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+_at_fork = _AtFork()
+os.register_at_fork(
+    before=_at_fork.before, after_in_parent=_at_fork.after, after_in_child=_at_fork.in_child
+)

@@ -116,6 +116,12 @@ QUEUE_INDEX_MASK = QUEUE_CAPACITY - 1
 """A handle is the index of its queue, with its generation above."""
 PEER_CAPACITY = 1 << 10
 MAP_CAPACITY = 1 << 12
+MAX_OFFERS = 4
+"""Peers that may offer themselves to one queue pair before it says whom it wants."""
+MAX_WAITING_MESSAGES = MAP_CAPACITY + QUEUE_CAPACITY
+"""For one peer: all memory there is, and an introduction for each queue pair."""
+MESSAGES_PER_TURN = 256
+"""After this, whoever attends to messages does something else for a while."""
 
 CONTEXT = np.dtype(
     [
@@ -137,7 +143,8 @@ CONTEXT = np.dtype(
         ("attend_due", "i8"),
         ("attend_fd", "i8"),  # epoll of the control socket and of peers' pidfds
         ("unattached", "i8"),  # connected queue pairs that wait for their peer
-        ("backlog", "i8"),  # 1: control messages wait for room in a peer's socket
+        ("backlog_due_ns", "i8"),  # when to try control messages again that wait; 0: none does
+        ("has_fault", "i8"),  # 1: attending has failed by an exception that waits to be taken
         ("remarks", "i8"),  # 1: a peer has begun to be bounced, which people are to be told
         ("bell_fd", "i8"),
         ("kick_fd", "i8"),  # eventfd that wakes sleepers of this process
@@ -154,9 +161,12 @@ CONTEXT = np.dtype(
         ("bounced_bytes", "i8"),  # of those above: as the process that asked for them counts
         ("bells_rung", "i8"),
         ("sleeps", "i8"),
+        ("offers_refused", "i8"),  # introductions that this device has turned down
+        ("connects_refused", "i8"),  # its own that a peer has turned down
+        ("messages_dropped", "i8"),  # that were none, or had lost their descriptors
     ]
 )
-COUNTERS = tuple(CONTEXT.names or ())[-9:]
+COUNTERS = tuple(CONTEXT.names or ())[-12:]
 SCRATCH_WORDS = 32
 
 QP = np.dtype(

@@ -29,7 +29,8 @@ _POPULATE_UP_TO_BYTES = 1 << 30
 """Above this, pages come as they are touched: nobody waits for many seconds, or for memory that
 is never used."""
 _IN_HUGE_PAGES = os.MFD_HUGETLB | os.MFD_HUGE_2MB
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a system, that has as many open as it may."""
 _NAME = "kvlane-memory"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -152,7 +153,7 @@ def shared_memory(nbytes: int) -> SharedFile:
                 shared.close()
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     except OSError as error:
-        if error.errno in _NO_DESCRIPTORS:
+        if error.errno in NO_DESCRIPTORS:
             raise CapacityError(
                 f"cannot allocate {nbytes} bytes: each allocation holds a descriptor, and there "
                 f"are none left; raise the limit (ulimit -n), or allocate fewer and larger ones"

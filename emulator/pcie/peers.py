@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.pcie.control_socket import bell_name
 from emulator.pcie.layout import BOARD_BYTES, MAP, MAP_CAPACITY, PEER, PEER_CAPACITY
-from emulator.pcie.mapping import Mapping, map_of_peer
+from emulator.pcie.mapping import NO_DESCRIPTORS, Mapping, map_of_peer
+from emulator.pcie.messages import bell_name
 from emulator.pcie.reach import advice
 from kvlane.errors import CapacityError, ProtocolError
 from kvlane.verbs.records import new_records
@@ -31,8 +31,11 @@ class Introduction:
 
     gid: bytes
     pid: int
+    """0: in a PID namespace that this process does not see."""
     board_address: int
     """Where its board is in its own process: there we try whether its memory can be reached."""
+    pidfd: int = -1
+    """The process, where the kernel tells; it is the receiver's to close."""
 
 
 class Peer:
@@ -46,7 +49,10 @@ class Peer:
         """Queue pairs that are attached to it, or have an offer of it."""
         self.given_up = False
         self.board = board
-        self.pidfd = os.pidfd_open(self.pid)
+        # One that came with the message is of its sender, even if that is dead by now and its
+        # number another's, or is in a PID namespace that we do not see.
+        came = introduction.pidfd
+        self.pidfd = os.dup(came) if came >= 0 else os.pidfd_open(self.pid)
         self.maps = new_records(MAP, MAP_CAPACITY)
         self._mappings: dict[int, Mapping] = {}
         self.bell_address = _unix_address(bell_name(self.gid))
@@ -116,6 +122,8 @@ class Peers:
             peer = Peer(introduction, self._free[-1], board)
         except OSError as error:
             board.close()
+            if error.errno in NO_DESCRIPTORS:
+                raise CapacityError(f"no descriptor is left for a peer: {error}") from error
             raise ProtocolError(f"process {introduction.pid} is gone: {error}") from error
         self._by_gid[peer.gid] = peer
         self._free.pop()

@@ -82,6 +82,8 @@ class PcieQp:
             self.channel.close()
             raise
         self.remote: QpEndpoint | None = None
+        self.awaits_peer = False
+        """Whether it is connected, and its peer has not answered yet."""
         self.endpoint = QpEndpoint(
             gid=device.gid,
             udp_port=ROCE_V2_UDP_PORT,
@@ -130,6 +132,22 @@ class PcieQp:
         if not self.is_open:
             raise VerbsError("the queue pair is closed")
 
+    def awaits(self, gid: bytes, number: int) -> bool:
+        """Whether it waits for an answer of that queue pair."""
+        return self.awaits_peer and self._is_remote(gid, number)
+
+    def may_take(self, gid: bytes, number: int) -> bool:
+        """Whether it is, or could be, connected with that queue pair, and waits for it."""
+        return self.remote is None or self.awaits(gid, number)
+
+    def is_attached_to(self, gid: bytes, number: int) -> bool:
+        """Whether that queue pair is at the other end."""
+        return self.outbound is not None and self._is_remote(gid, number)
+
+    def _is_remote(self, gid: bytes, number: int) -> bool:
+        remote = self.remote
+        return remote is not None and (remote.gid, remote.qp_num) == (gid, number)
+
     def tell_closed(self) -> None:
         """Let nobody begin to use this queue pair from the other end."""
         address = self.channel.mapping.address + CHANNEL_VERDICT
@@ -145,10 +163,7 @@ class PcieQp:
 
     def close(self) -> None:
         """Destroy: no late write can land after this."""
-        with self._device.lock:
-            if self.is_open:
-                self.is_open = False
-                self._device.remove_qp(self)
+        self._device.remove_qp(self)
 
 
 def raise_fault(result: int, fault: int) -> int:

@@ -21,7 +21,9 @@ class _IoVector(ctypes.Structure):
 
 def why_not_reached(pid: int, board_address: int) -> int:
     """0 when memory of a process can be reached, tried where it says that its board is; else the
-    errno."""
+    errno. A process in a PID namespace that this one does not see has the number 0."""
+    if pid <= 0:
+        return errno.ESRCH
     word = ctypes.c_int64(0)
     here = _IoVector(ctypes.addressof(word), 8)
     there = _IoVector(board_address & ((1 << 64) - 1), 8)
@@ -33,6 +35,12 @@ def why_not_reached(pid: int, board_address: int) -> int:
 
 def advice(pid: int, error: int) -> str:
     """What to tell people about a process that is not reached."""
+    if pid <= 0:
+        return (
+            "memory of a process in another PID namespace cannot be reached: what device.alloc "
+            "did not give is copied twice, the second time by that process. Allocate with "
+            "device.alloc, or let both share a PID namespace"
+        )
     return (
         f"memory of process {pid} cannot be reached ({os.strerror(error)}): what device.alloc did "
         f"not give is copied twice, the second time by that process. Allocate with device.alloc, "

@@ -21,9 +21,9 @@ CREDIT_SLACK = 8
 
 MAX_SESSIONS = 256
 MAX_WORKERS = 64
-MAX_REGIONS_PER_SESSION = 1024
 MAX_CHANNELS = 16
-"""DMA channels of an emulated device: processors that copy together."""
+"""Processors that copy together for one device of the pcie link."""
+MAX_REGIONS_PER_SESSION = 1024
 
 MIN_BLOCK_BYTES = 64
 MAX_BLOCK_BYTES = 1 << 30

@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from emulator.backend import open_device
 from emulator.nic.options import NicOptions
 from emulator.pcie import _channel_kernels as kernels
 from emulator.pcie.channels import Channels, channels_for
-from kvlane.errors import ConfigError
+from emulator.pcie.device import PcieDevice
+from kvlane.errors import ConfigError, VerbsError
 from kvlane.jit import JIT_ENABLED
+from kvlane.verbs.enums import WrOpcode
+from tests.support.verbs_backends import ALL_ACCESS, Pair
 
 LARGE = kernels.LARGE_BYTES
 GIVE_UP_S = 60.0
@@ -168,8 +172,34 @@ def test_a_forked_child_copies_alone() -> None:
     channels.close()
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_device_is_closed_while_it_copies(count: int) -> None:
+    device = PcieDevice(channels=count)
+    pair = Pair(device).connect()
+    memory = device.alloc(4 * LARGE)
+    region = device.register(memory, ALL_ACCESS)
+    large = {"local_addr": region.addr, "lkey": region.lkey, "length": 2 * LARGE}
+    large |= {"remote_addr": region.addr + 2 * LARGE, "rkey": region.rkey}
+    before, began = helpers(), threading.Event()
+
+    def copy_on() -> None:
+        while True:
+            pair.near.post_send(pair.sends(opcode=WrOpcode.RDMA_WRITE, **large))
+            pair.completions(1)
+            began.set()
+
+    with ThreadPoolExecutor() as pool:
+        copying = pool.submit(copy_on)
+        assert began.wait(GIVE_UP_S)
+        device.close()
+        with pytest.raises(VerbsError, match="closed"):
+            copying.result(GIVE_UP_S)
+    assert helpers() == before
+
+
 def test_their_number_follows_the_processors() -> None:
     assert [channels_for(n) for n in (1, 2, 3, 4, 8, 64)] == [1, 2, 2, 2, 4, 4]
+    assert [channels_for(n, 2) for n in (1, 2, 4, 8, 64)] == [1, 1, 1, 2, 4]
 
 
 def test_only_the_pcie_link_has_them() -> None:

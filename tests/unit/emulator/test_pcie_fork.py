@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
+import time
 import warnings
 from collections.abc import Callable
 
@@ -17,6 +19,7 @@ from kvlane.verbs.records import WC, new_records
 from tests.support.verbs_backends import ALL_ACCESS, Pair
 
 _UNEXPECTED = 99
+_PATIENCE_S = 60.0
 
 
 def in_child(act: Callable[[], None]) -> int:
@@ -121,3 +124,32 @@ def device_descriptors(before: set[int]) -> list[int]:
         if int(name) not in before and "kvlane-" in target:
             found.append(int(name))
     return found
+
+
+def test_a_fork_waits_for_a_thread_that_has_the_device() -> None:
+    device = PcieDevice()
+    half_way, is_held = [False], threading.Event()
+
+    def change() -> None:
+        with device.hold():
+            half_way[0] = True
+            is_held.set()
+            give_up = time.monotonic() + _PATIENCE_S
+            while not device.state.wanted[0] and time.monotonic() < give_up:
+                time.sleep(0.001)
+            half_way[0] = False
+
+    thread = threading.Thread(target=change)
+    thread.start()
+
+    def check() -> None:
+        assert not half_way[0]
+
+    try:
+        assert is_held.wait(_PATIENCE_S)
+        assert in_child(check) == 0
+    finally:
+        thread.join()
+        device.close()
+    with device.hold():
+        pass

@@ -81,11 +81,16 @@ def driven(end: End) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def await_sleep(end: End, rx_messages: int) -> None:
-    """Until so many messages have come and nobody does anything any more."""
+def await_sleep(end: End, rx_messages: int, sleeps: int = 0) -> None:
+    """Until so many messages have come and it sleeps, for the time after those ``sleeps``.
+
+    Who only prepares to sleep is among the sleepers too, and may still find something to do.
+    """
     give_up = time.monotonic() + PATIENCE_S
     context = end.device.state.context
-    while not (context.rx_messages == rx_messages and context.sleepers):
+    while not (
+        context.rx_messages == rx_messages and context.sleepers and context.sleeps > sleeps
+    ):
         assert time.monotonic() < give_up
         time.sleep(0.001)
 
@@ -105,9 +110,10 @@ def test_a_device_with_many_idle_connections_sleeps_until_the_bell_rings() -> No
         await_sleep(there, 0)
         turns, sleeps = int(context.ticks), int(context.sleeps)
         for qp in range(_COUNT):
+            slept = int(context.sleeps)
             here.request(qp, WrOpcode.SEND, outbox, inbox)
             assert here.completions(1)[0].status == WcStatus.SUCCESS
-            await_sleep(there, qp + 1)
+            await_sleep(there, qp + 1, slept)
         assert here.counters()["bells_rung"] == _COUNT
         assert context.ticks - turns <= 8 * _COUNT
         assert _COUNT // 2 <= context.sleeps - sleeps <= 4 * _COUNT

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.pcie.control_socket import ControlSocket, Kind, Message
+from emulator.pcie.control_socket import ControlSocket
 from emulator.pcie.mapping import map_of_peer
+from emulator.pcie.messages import Kind, Message
 from kvlane.errors import ProtocolError, VerbsError
 
 _SHRINK, _BOTH = fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -53,7 +54,7 @@ def test_what_is_no_memfd_is_refused() -> None:
 def test_a_message_names_its_sender(control: ControlSocket) -> None:
     other = ControlSocket()
     other.send(control.gid, Message(Kind.UNMAP, 7))
-    (received,) = control.receive()
+    (received,) = control.receive(8)
     assert (received.gid, received.pid, received.message.first) == (other.gid, os.getpid(), 7)
     other.close()
     with pytest.raises(VerbsError, match="no pcie device"):
@@ -67,7 +68,7 @@ def test_nobody_takes_a_gid_by_spelling_it_otherwise(control: ControlSocket, spe
         impostor.bind(b"\0kvlane-pcie-" + digits)
         data = Message(Kind.UNMAP, 7).encode()
         impostor.sendto(data, b"\0kvlane-pcie-" + control.gid.hex().encode())
-    assert list(control.receive()) == []
+    assert list(control.receive(8)) == []
 
 
 @pytest.mark.parametrize("data", [b"", b"kvlane", b"x" * 40, b"kvlane\0\2" + b"\xff" * 32])
