@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from emulator.link.batching import AUTO, BATCHING, BATCHING_DOC
 from emulator.link.faults import FaultPlan
 from emulator.nic.links import (
     AUTO_MTU,
@@ -14,6 +15,7 @@ from emulator.nic.links import (
     MTU_RULE,
     PCIE,
     UDP,
+    require_batching,
     require_interface,
     require_mtu,
 )
@@ -35,6 +37,7 @@ class NicOptions:
         "Address and UDP port of the NIC's RoCEv2 datagrams on the udp link; port 0 takes a "
         "free one.",
     )
+    batching: str = setting(AUTO, BATCHING_DOC, choices=BATCHING)
     mtu_bytes: int = setting(AUTO_MTU, f"{MTU_DOC} Peers use the smaller of theirs.", rule=MTU_RULE)
     congestion_bps: int = setting(
         0,
@@ -74,6 +77,7 @@ class NicOptions:
             self._require_no_packets()
         elif self.channels != AUTO_CHANNELS:
             raise ConfigError(f"channels: only the pcie link has them; write link: {PCIE}, or 0")
+        require_batching(self.link, self.batching)
         require_interface(self.link, self.interface)
         FaultPlan.parse(self.faults)
         require_mtu(self.mtu_bytes)
