@@ -192,7 +192,11 @@ def _to_rts(first_psn: int, options: QpOptions) -> tuple[QpAttributes, QpMask]:
 def _open_nic(options: NicOptions) -> SharedNic:
     seed = options.seed or secrets.randbits(64)
     place = LinkPlace(
-        options.link, options.interface, parse_endpoint(options.listen), options.mtu_bytes
+        options.link,
+        options.interface,
+        parse_endpoint(options.listen),
+        options.mtu_bytes,
+        options.batching,
     )
     link, mtu, where = open_link(place)
     parts = NicParts(

@@ -10,6 +10,7 @@ import click
 from dpu_agent.cli import run_command
 from dpu_agent.config import DEFAULT_SPIN_US, AgentConfig
 from dpu_agent.runtime.process import Ready
+from emulator.link.batching import AUTO, BATCHING
 from emulator.nic.links import PCIE, UDP
 from emulator.pcie.channels import AUTO_CHANNELS
 from kvlane.config import load_mapping
@@ -35,6 +36,14 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     default=UDP,
     show_default=True,
     help="udp: RoCEv2 in datagrams, from any host; pcie: shared memory, from this host only.",
+)
+@click.option(
+    "--batching",
+    type=click.Choice(BATCHING),
+    default=AUTO,
+    show_default=True,
+    help="How the udp link moves many packets by one call: as segments (UDP_SEGMENT, UDP_GRO) or "
+    "as messages (sendmmsg, recvmmsg).",
 )
 @click.option(
     "--spin-us",
@@ -74,6 +83,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     listen: str,
     data_listen: str,
     link: str,
+    batching: str,
     spin_us: int,
     workers: int,
     channels: int,
@@ -91,6 +101,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     def config() -> AgentConfig:
         options = {
             "link": link,
+            "batching": batching,
             "listen": data_listen,
             "mtu_bytes": mtu,
             "faults": faults,

@@ -45,6 +45,12 @@ class EmulatedOptions:
         "shared memory, as between a host and the DPU in it, and by far the faster.",
         choices=("udp", "pcie"),
     )
+    batching: str = setting(
+        "auto",
+        "How the udp link moves many packets by one call, at both ends: 'segments' by UDP_SEGMENT "
+        "and UDP_GRO, 'messages' by sendmmsg and recvmmsg; 'auto' takes what the kernel has.",
+        choices=("auto", "segments", "messages"),
+    )
     spin_us: int = setting(
         50,
         "How long the agent looks for work before it sleeps, in microseconds.",
@@ -172,6 +178,7 @@ def _arguments(options: EmulatedOptions) -> Iterable[str]:
     yield from ("--capacity", str(options.capacity), "--block-bytes", str(options.block_bytes))
     yield from ("--faults", options.faults, "--seed", str(options.seed))
     yield from ("--link", options.link, "--spin-us", str(options.spin_us))
+    yield from ("--batching", options.batching)
     yield from ("--workers", str(options.workers))
     yield from ("--channels", str(options.channels))
 

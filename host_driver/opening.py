@@ -114,7 +114,8 @@ def _on_link(emulated: EmulatedOptions | None, config: DriverConfig) -> DriverCo
     """``config`` with a NIC on the link of the agent that was started, unless it names one."""
     if emulated is None or config.verbs != "emulator" or "link" in config.device_options:
         return config
-    return replace(config, device_options={**config.device_options, "link": emulated.link})
+    alike = {"link": emulated.link, "batching": emulated.batching}
+    return replace(config, device_options={**alike, **config.device_options})
 
 
 def _start_agent(options: EmulatedOptions, config: DriverConfig, undo: ExitStack) -> str:

@@ -31,6 +31,7 @@ CONTROL = np.dtype(
     [("nbytes", "i8"), ("level", "i4"), ("kind", "i4"), ("value", "i4"), ("padding", "i4")]
 )
 """``struct cmsghdr`` with one value of at most four bytes."""
+MESSAGE_BYTES = MESSAGE.itemsize
 CONTROL_BYTES = CONTROL.itemsize
 CONTROL_HEADER_BYTES = 16
 NAME_BYTES = 16
@@ -51,6 +52,10 @@ _short_at = record_accessor(np.dtype([("value", "u2")]))
 
 _sendmsg = external("sendmsg", types.int64(types.int32, types.int64, types.int32))
 _recvmsg = external("recvmsg", types.int64(types.int32, types.int64, types.int32))
+_sendmmsg = external("sendmmsg", types.int32(types.int32, types.int64, types.uint32, types.int32))
+_recvmmsg = external(
+    "recvmmsg", types.int32(types.int32, types.int64, types.uint32, types.int32, types.int64)
+)
 _errno_location = external("__errno_location", types.int64())
 
 
@@ -69,6 +74,27 @@ def receive_message(fd: int, message: int) -> int:
     TRUNCATED among the ``result_flags`` tells that they did not fit.
     """
     return int(_recvmsg(int(fd), int(message), TRUNCATED))
+
+
+@kernel
+def send_messages(fd: int, messages: int, count: int) -> int:
+    """Send what a table of MESSAGE describes, by one call: how many it took, or the errno below 0.
+
+    A message that cannot be sent ends the call; its errno comes when it is the first.
+    """
+    sent = int(_sendmmsg(int(fd), int(messages), int(count), 0))
+    if sent > 0:
+        return sent
+    return -int(_int_at(_errno_location(), 0).value)
+
+
+@kernel
+def receive_messages(fd: int, messages: int, count: int) -> int:
+    """Receive into what a table of MESSAGE describes, by one call: how many came, or -1.
+
+    ``received`` of each is all the bytes that there were, as with ``receive_message``.
+    """
+    return int(_recvmmsg(int(fd), int(messages), int(count), TRUNCATED, 0))
 
 
 @kernel

@@ -10,7 +10,6 @@ import numpy as np
 from emulator.link._socket_kernels import (
     CONTROL,
     CONTROL_BYTES,
-    MESSAGE,
     NAME_BYTES,
     VECTOR,
     message_at,
@@ -45,27 +44,35 @@ UDP_PORT = np.dtype(
         ("too_long_bytes", "i8"),  # the first frame that no packet to its peer holds, 0 for none
         ("too_long_for", "i8"),  # the socket that it was for
         ("tell_of_length", "i8"),  # address of a function that is called once then
+        ("refusing_peer", "i8"),  # the last whose segments were refused though others' are not
+        ("tell_of_refusal", "i8"),  # address of a function of errno and peer, called once for each
         ("group", "i8"),  # address of a GROUP
-        ("outward", "i8"),  # address of an ENVELOPE
+        ("outward", "i8"),  # address of MAX_MESSAGES of MESSAGE
+        ("outward_parts", "i8"),  # address of what they point to, as many of PART
         ("inward", "i8"),
+        ("inward_parts", "i8"),
+        ("inbox_arena", "i8"),  # where the messages inward are aimed at, 0 for nowhere
+        ("inbox_slots", "i8"),
+        ("inbox_slot_bytes", "i8"),
     ]
 )
 """What the kernels of one UDP link work on."""
 
 MAX_CONTROLS = 2
 """Segment size and type of service; each takes one CONTROL."""
-ENVELOPE = np.dtype(
+PART = np.dtype(
     [
-        ("message", MESSAGE),
         ("vector", VECTOR),
         ("name", "u1", (NAME_BYTES,)),
         ("controls", CONTROL, (MAX_CONTROLS,)),
     ]
 )
-"""All that a socket call reads or writes besides the frames."""
-_VECTOR_AT = MESSAGE.itemsize
-NAME_AT = _VECTOR_AT + VECTOR.itemsize
+"""All that a socket call reads or writes for a MESSAGE besides the frames."""
+PART_BYTES = PART.itemsize
+NAME_AT = VECTOR.itemsize
 CONTROLS_AT = NAME_AT + NAME_BYTES
+MAX_MESSAGES = 64
+"""Frames of one ``sendmmsg`` or ``recvmmsg``: as many as a NIC's burst holds of full size."""
 
 GROUP = np.dtype(
     [
@@ -84,17 +91,17 @@ group_at = record_accessor(GROUP)
 
 
 @kernel
-def aim(envelope: int, base: int, nbytes: int, controls: int) -> Any:
-    """The message of an envelope, made ready for a call with bytes and control messages."""
-    vector = vector_at(envelope + _VECTOR_AT, 0)
+def aim(message_address: int, part: int, base: int, nbytes: int, controls: int) -> Any:
+    """A message with its part, made ready for a call with bytes and control messages."""
+    vector = vector_at(part, 0)
     vector.base = base
     vector.nbytes = nbytes
-    message = message_at(envelope, 0)
-    message.name = envelope + NAME_AT
+    message = message_at(message_address, 0)
+    message.name = part + NAME_AT
     message.name_bytes = NAME_BYTES
-    message.vectors = envelope + _VECTOR_AT
+    message.vectors = part
     message.vector_count = 1
-    message.control = envelope + CONTROLS_AT
+    message.control = part + CONTROLS_AT
     message.control_bytes = controls * CONTROL_BYTES
     message.result_flags = 0
     return message

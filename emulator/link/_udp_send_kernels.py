@@ -1,4 +1,4 @@
-"""Sending a burst over the UDP link: a call for each group of frames, or one for each frame."""
+"""Sending a burst over the UDP link: a call for each group of frames, or one for many frames."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from emulator.link._udp_kernels import (
     group_at,
     udp_port_at,
 )
+from emulator.link._udp_loss_kernels import is_link_full, lose
+from emulator.link._udp_outbox_kernels import send_frames
 from emulator.link.frames import burst_at, frame_at
 from kvlane.calls import call
 from kvlane.jit import kernel
@@ -33,32 +35,17 @@ MAX_SEND_SEGMENTS = 64
 
 
 @kernel
-def _is_link_full(code: int) -> bool:
-    return code in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
-
-
-@kernel
 def _refuses_segments(code: int) -> bool:
     return code in (errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 
 
 @kernel
-def _lose(port: Any, frames: int, code: int, nbytes: int, peer: int) -> None:
-    """Count frames that cannot be sent, and note the first that is too long."""
-    port.lost_sending += frames
-    if code == errno.EMSGSIZE and port.too_long_bytes == 0:
-        port.too_long_bytes = nbytes
-        port.too_long_for = peer
-        call(port.tell_of_length, 0, 0, 0, 0)
-
-
-@kernel
 def _send_bytes(port: Any, base: int, nbytes: int, segment_bytes: int, tos: int) -> int:
-    """Send by one call to the peer that the envelope names; the errno, or 0.
+    """Send by one call to the peer that the first part names; the errno, or 0.
 
     ``segment_bytes`` 0 sends one frame. The socket's own type of service is 0.
     """
-    controls = port.outward + CONTROLS_AT
+    controls = port.outward_parts + CONTROLS_AT
     used = 0
     if segment_bytes != 0:
         put_control_short(controls, used, IPPROTO_UDP, UDP_SEGMENT, segment_bytes)
@@ -66,56 +53,57 @@ def _send_bytes(port: Any, base: int, nbytes: int, segment_bytes: int, tos: int)
     if tos != 0:
         put_control_int(controls, used, IPPROTO_IP, IP_TOS, tos)
         used += 1
-    aim(port.outward, base, nbytes, used)
+    aim(port.outward, port.outward_parts, base, nbytes, used)
     return send_message(port.fd, port.outward)
 
 
 @kernel
-def _send_singly(port: Any, arena: int, group: Any, peer: int) -> int:
-    """Send frames by a call each; how many are done with, lost or sent."""
-    frames = group.end - group.first
-    for index in range(frames):
-        start = group.start + index * group.segment_bytes
-        nbytes = min(group.segment_bytes, group.stop - start)
-        code = _send_bytes(port, arena + start, nbytes, 0, group.tos)
-        if _is_link_full(code):
-            return int(index)
-        if code != 0:
-            _lose(port, 1, code, nbytes, peer)
-    return int(frames)
+def _learn_from_refusal(port: Any, code: int, peer: int) -> None:
+    """Frames went as messages that had been refused as segments.
+
+    If no segments ever went, then kernel or interface cannot do it, and none are tried again.
+    Otherwise it is the way to that peer.
+    """
+    first_of_all = port.refusing_peer == 0
+    port.refusing_peer = peer
+    if port.segmentation_proven == 0:
+        port.segmentation = 0
+    if first_of_all:
+        call(port.tell_of_refusal, code, peer, 0, 0)
 
 
 @kernel
-def _send_refused(port: Any, arena: int, group: Any, peer: int) -> int:
-    """Send singly what the kernel did not take as a group, and learn from how that goes.
+def _send_refused(port: Any, burst_address: int, group: Any, peer: int, code: int) -> int:
+    """Send as messages what the kernel did not take as segments; how many are done with.
 
-    If it goes, and no group ever went, then kernel or interface cannot segment. Frames
-    above the MTU of one path fail both ways and say nothing about the others.
+    Frames above the MTU of one path fail both ways, and say nothing about segments.
     """
     lost_before = port.lost_sending
-    done = _send_singly(port, arena, group, peer)
-    if done > port.lost_sending - lost_before and port.segmentation_proven == 0:
-        port.segmentation = 0
-    return done
+    done = send_frames(port, burst_address, group.first, group.end) - group.first
+    if done > 0 and port.lost_sending == lost_before:
+        _learn_from_refusal(port, code, peer)
+    return int(done)
 
 
 @kernel
-def _send_group(port: Any, arena: int, group: Any, peer: int) -> int:
+def _send_group(port: Any, burst_address: int, arena: int, group: Any, peer: int) -> int:
     """Send frames by one call where possible; how many are done with, lost or sent."""
     frames = group.end - group.first
-    put_name(port.outward + NAME_AT, peer)
-    if frames == 1:
-        return _send_singly(port, arena, group, peer)
+    if frames > 1 and peer == port.refusing_peer:
+        return int(send_frames(port, burst_address, group.first, group.end) - group.first)
+    put_name(port.outward_parts + NAME_AT, peer)
     nbytes = group.stop - group.start
-    code = _send_bytes(port, arena + group.start, nbytes, group.segment_bytes, group.tos)
+    segment_bytes = group.segment_bytes if frames > 1 else 0
+    code = _send_bytes(port, arena + group.start, nbytes, segment_bytes, group.tos)
     if code == 0:
-        port.segmentation_proven = 1
-    elif _is_link_full(code):
+        if frames > 1:
+            port.segmentation_proven = 1
+    elif is_link_full(code):
         return 0
-    elif _refuses_segments(code):
-        return _send_refused(port, arena, group, peer)
+    elif frames > 1 and _refuses_segments(code):
+        return _send_refused(port, burst_address, group, peer, code)
     else:
-        _lose(port, frames, code, group.segment_bytes, peer)
+        lose(port, frames, code, group.segment_bytes, peer)
     return int(frames)
 
 
@@ -131,14 +119,15 @@ def send_burst(address: int, burst_address: int) -> int:
     group = group_at(port.group, 0)
     first = 0
     while first < count:
-        max_segments = MAX_SEND_SEGMENTS if port.segmentation != 0 else 1
-        cut_group(frames, first, count, max_segments, group)
+        if port.segmentation == 0:
+            return send_frames(port, burst_address, first, count)
+        cut_group(frames, first, count, MAX_SEND_SEGMENTS, group)
         frame = frame_at(frames, first)
         peer = socket_of(port.rule, frame.dst_hi, frame.dst_lo, frame.dst_port)
         if peer == NO_SOCKET:
             port.lost_sending += group.end - first
         else:
-            sent = _send_group(port, arena, group, peer)
+            sent = _send_group(port, burst_address, arena, group, peer)
             if sent < group.end - first:
                 return int(first + sent)
         first = group.end

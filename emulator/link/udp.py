@@ -7,30 +7,28 @@ Peers that look at whole headers, such as HCAs, need the raw link.
 
 Runs of equal frames to one peer travel as one call each way (UDP_SEGMENT, UDP_GRO): most
 of the cost of a datagram is the trip through the kernel. The kernel gives all frames of a
-call the same type of service, and coalesces only frames that have the same.
+call the same type of service, and coalesces only frames that have the same. Where kernel or
+interface cannot do that, a call carries as many messages of a frame each (``sendmmsg``,
+``recvmmsg``), of any lengths and to any peers.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 from functools import partial
 from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
+from emulator.link._socket_kernels import MESSAGE
 from emulator.link._udp_entry_kernels import RECEIVE, SEND
-from emulator.link._udp_kernels import (
-    ENVELOPE,
-    GROUP,
-    IPPROTO_UDP,
-    MAX_PAYLOAD_BYTES,
-    UDP_GRO,
-    UDP_PORT,
-)
+from emulator.link._udp_kernels import GROUP, MAX_MESSAGES, MAX_PAYLOAD_BYTES, PART, UDP_PORT
 from emulator.link._udp_receive_kernels import receive_burst
 from emulator.link._udp_send_kernels import send_burst
 from emulator.link.addressing import Address, Addressing, MappedAddressing, address_of
+from emulator.link.batching import AUTO, choose_batching
 from emulator.link.calls import CompiledLink, LinkCalls
 from emulator.link.frames import Burst
 from emulator.link.gid import gid_of_halves
@@ -58,14 +56,14 @@ class UdpLink(CompiledLink):
         *,
         addressing: Addressing | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        segmentation: bool = True,
+        batching: str = AUTO,
     ) -> None:
         """Bind; port 0 takes a free one. ``ConfigError`` says what is wrong with the address.
 
         Without ``addressing``, GIDs are IPv4-mapped addresses and ports are the real ones.
 
-        ``segmentation=False`` sends and receives one datagram a call, as on kernels without
-        UDP_SEGMENT.
+        ``batching`` is one of ``BATCHING``; ``ConfigError`` when the kernel has no segments and
+        they are insisted on.
         """
         _check_address(host, port)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -74,7 +72,7 @@ class UdpLink(CompiledLink):
             granted = enlarge_buffers(self._socket, buffer_bytes)
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             _bind(self._socket, host, port)
-            coalescing = segmentation and _enable_gro(self._socket)
+            chosen = choose_batching(self._socket, batching)
         except BaseException:
             self._socket.close()
             raise
@@ -88,16 +86,25 @@ class UdpLink(CompiledLink):
         self._port.fd = self._socket.fileno()
         self._port.rule = rule.rule
         self._port.gid_hi, self._port.gid_lo, self._port.udp_port, _ = self._self
-        self._port.segmentation, self._port.coalescing = segmentation, coalescing
+        self._port.segmentation, self._port.coalescing = chosen[:2]
         self._group = new_records(GROUP, 1)
         self._port.group = self._group.ctypes.data
-        self._envelopes = new_records(ENVELOPE, 2)
-        self._port.outward = self._envelopes.ctypes.data
-        self._port.inward = self._port.outward + ENVELOPE.itemsize
+        self._add_messages()
         self._callbacks = Callbacks()
         self._port.tell_of_length = self._callbacks.add(partial(_tell_of_length, self._port))
+        self._port.tell_of_refusal = self._callbacks.add(partial(_tell_of_refusal, self._port))
+        _log.info("udp link %s:%d %s", *address, chosen)
         # They compile now and not at the first frame, whose peer may not wait so long.
         self._calls = LinkCalls(self._port_addr, SEND.address, RECEIVE.address, next_release=0)
+
+    def _add_messages(self) -> None:
+        """What socket calls read and write, for either direction."""
+        self._messages = new_records(MESSAGE, 2 * MAX_MESSAGES)
+        self._parts = new_records(PART, 2 * MAX_MESSAGES)
+        self._port.outward = self._messages.ctypes.data
+        self._port.outward_parts = self._parts.ctypes.data
+        self._port.inward = self._port.outward + MAX_MESSAGES * MESSAGE.itemsize
+        self._port.inward_parts = self._port.outward_parts + MAX_MESSAGES * PART.itemsize
 
     @property
     def calls(self) -> LinkCalls:
@@ -131,8 +138,13 @@ class UdpLink(CompiledLink):
 
     @property
     def segmentation(self) -> bool:
-        """Whether runs of frames still go out as one call."""
+        """Whether runs of frames still go out as segments, to peers that take them so."""
         return bool(self._port.segmentation)
+
+    @property
+    def coalescing(self) -> bool:
+        """Whether the kernel may join frames that arrive."""
+        return bool(self._port.coalescing)
 
     @property
     def lost_sending(self) -> int:
@@ -184,6 +196,19 @@ def _tell_of_length(port: Any, *_: int) -> int:
     return 0
 
 
+def _tell_of_refusal(port: Any, code: int, peer: int, *_: int) -> int:
+    """Called by the kernels for the first frames that went as messages instead of segments."""
+    host, udp_port = address_of(peer)
+    _log.warning(
+        "the kernel refuses UDP_SEGMENT on the way to %s:%d (%s): %s goes by sendmmsg",
+        host,
+        udp_port,
+        os.strerror(code),
+        "what goes there" if port.segmentation else "everything",
+    )
+    return 0
+
+
 def _check_address(host: str, port: int) -> None:
     try:
         address = IPv4Address(host)
@@ -211,12 +236,3 @@ def _bind(udp: socket.socket, host: str, port: int) -> None:
         }
         hint = hints.get(error.errno or 0, error.strerror or str(error))
         raise ConfigError(f"udp link: cannot listen on {host}:{port}: {hint}") from error
-
-
-def _enable_gro(udp: socket.socket) -> bool:
-    """Ask for coalesced reads; False on a kernel without them."""
-    try:
-        udp.setsockopt(IPPROTO_UDP, UDP_GRO, 1)
-    except OSError:
-        return False
-    return True

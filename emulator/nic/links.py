@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from emulator.link.addressing import Addressing
+from emulator.link.batching import AUTO
 from emulator.link.frames import Link
 from emulator.link.gid import gid_ip
 from emulator.link.mtu import IPV6_HEADER_BYTES, interface_mtu_bytes, largest_mtu
@@ -50,6 +51,14 @@ class LinkPlace(NamedTuple):
     endpoint: tuple[str, int]
     """Address and port of the udp link; without meaning on the other."""
     mtu_bytes: int
+    batching: str = AUTO
+    """Of the udp link; without meaning on the other."""
+
+
+def require_batching(link: str, batching: str) -> None:
+    """Only the udp link has a choice; ``ConfigError`` when it is made for another."""
+    if link != UDP and batching != AUTO:
+        raise ConfigError(f"batching: only the udp link has it; write link: {UDP}, or remove it")
 
 
 def require_interface(link: str, interface: str) -> None:
@@ -79,7 +88,7 @@ def open_link(place: LinkPlace, addressing: Addressing | None = None) -> tuple[L
         raw, mtu = _open_raw_link(place.interface, place.mtu_bytes)
         return raw, mtu, f"interface {place.interface}, {gid_ip(raw.gid)}"
     host, port = place.endpoint
-    udp = UdpLink(host, port, addressing=addressing)
+    udp = UdpLink(host, port, addressing=addressing, batching=place.batching)
     where = f"UDP {host}:{udp.udp_port}" if addressing is None else f"GID {gid_ip(udp.gid)}"
     if place.mtu_bytes:
         return udp, Mtu.from_bytes_size(place.mtu_bytes), where

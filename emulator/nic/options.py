@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from emulator.link.batching import AUTO, BATCHING, BATCHING_DOC
 from emulator.link.faults import FaultPlan
 from emulator.nic.links import (
     AUTO_MTU,
@@ -14,6 +15,7 @@ from emulator.nic.links import (
     MTU_RULE,
     PCIE,
     UDP,
+    require_batching,
     require_interface,
     require_mtu,
 )
@@ -37,6 +39,7 @@ class NicOptions:
         "free one.",
         rule="An agent takes as many ports as it has workers, from this one on without a gap.",
     )
+    batching: str = setting(AUTO, BATCHING_DOC, choices=BATCHING)
     mtu_bytes: int = setting(AUTO_MTU, f"{MTU_DOC} Peers use the smaller of theirs.", rule=MTU_RULE)
     congestion_bps: int = setting(
         0,
@@ -76,6 +79,7 @@ class NicOptions:
             self._require_no_packets()
         elif self.channels != AUTO_CHANNELS:
             raise ConfigError(f"channels: only the pcie link has them; write link: {PCIE}, or 0")
+        require_batching(self.link, self.batching)
         require_interface(self.link, self.interface)
         FaultPlan.parse(self.faults)
         require_mtu(self.mtu_bytes)

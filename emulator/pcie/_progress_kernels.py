@@ -14,6 +14,7 @@ from emulator.pcie._completion_kernels import (
 from emulator.pcie._receive_kernels import has_sender_failed, receive
 from emulator.pcie._send_kernels import execute, retire
 from emulator.pcie._sleep_kernels import (
+    RUNG,
     begin_sleep,
     doze,
     end_sleep,
@@ -133,7 +134,7 @@ def prepare_sleep(context: Any, patient: bool) -> bool:
         return False
     begin_sleep(context, patient and not _is_anything_stalled(context))
     if progress(context) or any_unpolled(context) or load_acquire(context.wanted) != 0:
-        end_sleep(context, 0)
+        end_sleep(context, RUNG)  # who has seen us announced may have rung meanwhile
         return False
     context.sleeps += 1
     return True

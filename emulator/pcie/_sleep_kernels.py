@@ -21,6 +21,8 @@ from kvlane.jit import external, kernel
 _POLLED = 4
 _ATTEND, _BELL, _KICK = 1, 2, 4
 """The first of them, as bits."""
+RUNG = _BELL | _KICK
+"""What others may have made readable."""
 _AWAKE = int(Sleeping.AWAKE)
 _FOR_ANYTHING = int(Sleeping.FOR_ANYTHING)
 _FOR_MESSAGES = int(Sleeping.FOR_MESSAGES)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.link.addressing import Addressing, MappedAddressing, VirtualAddressing
+from emulator.link.batching import AUTO, BATCHING, BATCHING_DOC
 from emulator.link.faults import FaultPlan
 from emulator.nic.links import (
     AUTO_MTU,
@@ -17,6 +18,7 @@ from emulator.nic.links import (
     MTU_RULE,
     RAW,
     UDP,
+    require_batching,
     require_interface,
     require_mtu,
 )
@@ -51,6 +53,7 @@ class FabricConfig:
         "addresses of the interface.",
         choices=tuple(ADDRESSING),
     )
+    batching: str = setting(AUTO, BATCHING_DOC, choices=BATCHING)
     mtu_bytes: int = setting(AUTO_MTU, MTU_DOC, rule=MTU_RULE)
     congestion_bps: int = setting(
         0,
@@ -81,6 +84,7 @@ class FabricConfig:
         require_mtu(self.mtu_bytes)
         if self.endpoint(max(0, self.devices - 1))[1] > MAX_PORT:
             raise ConfigError(f"listen: {self.devices} devices need ports up to {MAX_PORT}")
+        require_batching(self.link, self.batching)
         require_interface(self.link, self.interface)
         if self.link == RAW and self.devices > 1:
             raise ConfigError("devices: an interface has one NIC; write devices: 1 with link: raw")

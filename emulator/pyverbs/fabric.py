@@ -322,7 +322,11 @@ def _open_nic(device: RdmaDevice) -> tuple[SoftNic, Mtu]:
     config, index = device.config, device.index
     in_child = bool(_left_to_parent)
     place = LinkPlace(
-        config.link, config.interface, config.endpoint(index, in_child=in_child), config.mtu_bytes
+        config.link,
+        config.interface,
+        config.endpoint(index, in_child=in_child),
+        config.mtu_bytes,
+        config.batching,
     )
     link, mtu, _ = open_link(place, ADDRESSING[config.addressing]())
     parts = NicParts(

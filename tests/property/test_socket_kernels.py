@@ -21,7 +21,7 @@ from emulator.link._socket_kernels import (
     put_name,
     take_name,
 )
-from emulator.link._udp_kernels import CONTROLS_AT, ENVELOPE, NAME_AT
+from emulator.link._udp_kernels import CONTROLS_AT, NAME_AT, PART, PART_BYTES
 from emulator.link.addressing import address_of
 from emulator.link.gid import gid_halves
 
@@ -90,7 +90,8 @@ def test_structs_have_the_sizes_of_c() -> None:
     assert MESSAGE.itemsize == 64
 
 
-def test_an_envelope_is_where_the_kernels_look() -> None:
-    assert ENVELOPE.fields is not None
-    assert ENVELOPE.fields["name"][1] == NAME_AT
-    assert ENVELOPE.fields["controls"][1] == CONTROLS_AT
+def test_a_part_is_where_the_kernels_look() -> None:
+    assert PART.fields is not None
+    assert PART.fields["name"][1] == NAME_AT
+    assert PART.fields["controls"][1] == CONTROLS_AT
+    assert PART_BYTES % 8 == 0

@@ -26,7 +26,15 @@ def test_options_out_of_range_are_named(options: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"lissten": "127.0.0.1:0"}, {"mtu_bytes": 1500}, {"faults": "drop=2"}, {"listen": "here"}],
+    [
+        {"lissten": "127.0.0.1:0"},
+        {"mtu_bytes": 1500},
+        {"faults": "drop=2"},
+        {"listen": "here"},
+        {"batching": "packets"},
+        {"batching": "messages", "link": "pcie"},
+        {"batching": "messages", "link": "raw", "interface": "eth0"},
+    ],
 )
 def test_options_of_the_nic_are_checked(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

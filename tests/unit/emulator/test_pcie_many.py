@@ -88,9 +88,7 @@ def await_sleep(end: End, rx_messages: int, sleeps: int = 0) -> None:
     """
     give_up = time.monotonic() + PATIENCE_S
     context = end.device.state.context
-    while not (
-        context.rx_messages == rx_messages and context.sleepers and context.sleeps > sleeps
-    ):
+    while not (context.rx_messages == rx_messages and context.sleepers and context.sleeps > sleeps):
         assert time.monotonic() < give_up
         time.sleep(0.001)
 

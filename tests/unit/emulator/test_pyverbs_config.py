@@ -36,6 +36,8 @@ def test_a_file_may_hold_everything(tmp_path: Path) -> None:
         ({"addressing": "ipv6"}, "addressing"),
         ({"link": "tcp"}, "link"),
         ({"link": "raw"}, "interface: the raw link needs one"),
+        ({"batching": "packets"}, "batching"),
+        ({"batching": "messages", "link": "raw", "interface": "eth0"}, "only the udp link"),
         ({"interface": "eth0"}, "only the raw link has one"),
         ({"link": "raw", "interface": "eth0", "devices": 2}, "write devices: 1"),
         ({"name": "nic 0"}, "name"),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.link.batching import MESSAGES, SEGMENTS
 from emulator.link.frames import IPV4_MAPPED_LOW, Burst
 from emulator.link.gid import gid_halves
 from emulator.link.udp import MAX_PAYLOAD_BYTES, UdpLink
@@ -34,10 +35,10 @@ _SO_NO_CHECK = 11
 SETTLE_S = 0.02
 
 
-@pytest.fixture(params=[True, False], ids=["segmentation", "one by one"])
+@pytest.fixture(params=[SEGMENTS, MESSAGES])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Two links; the sender has the feature or not, the receiver has it."""
-    sender = UdpLink("127.0.0.1", segmentation=request.param)
+    """Two links; the sender sends segments or messages, the receiver has them coalesced."""
+    sender = UdpLink("127.0.0.1", batching=request.param)
     receiver = UdpLink("127.0.0.1")
     yield sender, receiver
     sender.close()
@@ -347,7 +348,7 @@ def test_a_peer_that_is_gone_is_a_loss_and_no_error(pair: Pair) -> None:
 
 
 def test_a_burst_that_is_too_small_loses_frames_and_says_so() -> None:
-    sender, receiver = UdpLink("127.0.0.1", segmentation=False), UdpLink("127.0.0.1")
+    sender, receiver = UdpLink("127.0.0.1", batching=MESSAGES), UdpLink("127.0.0.1")
     sender.send(burst_to(receiver, numbered([3000, 40]), sender))
     wait_readable(receiver)
     burst = Burst(8, 1000)
@@ -395,8 +396,8 @@ def test_coalesced_reads_are_left_for_a_burst_that_holds_them() -> None:
 
 
 def test_a_full_burst_leaves_the_rest_for_the_next() -> None:
-    sender = UdpLink("127.0.0.1", segmentation=False)
-    receiver = UdpLink("127.0.0.1", segmentation=False)
+    sender = UdpLink("127.0.0.1", batching=MESSAGES)
+    receiver = UdpLink("127.0.0.1", batching=MESSAGES)
     payloads = numbered([100] * 20)
     sender.send(burst_to(receiver, payloads, sender))
     wait_readable(receiver)
