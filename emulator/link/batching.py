@@ -31,6 +31,11 @@ class Batching(NamedTuple):
     why: str
     """For people."""
 
+    @property
+    def is_best(self) -> bool:
+        """Whether the kernel cuts and joins both ways."""
+        return self.segmentation and self.coalescing
+
     def __str__(self) -> str:
         sending = "UDP_SEGMENT" if self.segmentation else "sendmmsg"
         receiving = "UDP_GRO" if self.coalescing else "recvmmsg"

@@ -93,7 +93,9 @@ class UdpLink(CompiledLink):
         self._callbacks = Callbacks()
         self._port.tell_of_length = self._callbacks.add(partial(_tell_of_length, self._port))
         self._port.tell_of_refusal = self._callbacks.add(partial(_tell_of_refusal, self._port))
-        _log.info("udp link %s:%d %s", *address, chosen)
+        # The usual case is no news.
+        level = logging.DEBUG if chosen.is_best else logging.INFO
+        _log.log(level, "udp link %s:%d %s", *address, chosen)
         # They compile now and not at the first frame, whose peer may not wait so long.
         self._calls = LinkCalls(self._port_addr, SEND.address, RECEIVE.address, next_release=0)
 

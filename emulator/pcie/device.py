@@ -23,7 +23,7 @@ from emulator.pcie.queues import PcieCq, PcieQp, PcieRegion, raise_fault
 from emulator.pcie.reach import why_not_reached
 from emulator.pcie.regions import NOWHERE, REMOTE, Allocations, Board, require_registrable
 from emulator.pcie.state import State, index_of
-from emulator.pcie.warm_up import compile_kernels
+from emulator.pcie.warmup_kernels import compile_kernels
 from kvlane.calls import PROTOTYPE
 from kvlane.errors import VerbsError
 from kvlane.verbs.calls import FAULT, VerbCalls

@@ -22,6 +22,7 @@ from emulator.roce.state import counters_at, wqe_at
 from emulator.wire._byte_kernels import get_be64
 from emulator.wire._icrc_kernels import continued_sum
 from emulator.wire.aeth import RNR_TIMER_NS, NakCode, SyndromeClass
+from kvlane.atomics import full_fence
 from kvlane.jit import kernel
 from kvlane.rawmem import array_accessor
 from kvlane.verbs.enums import AccessFlags, QpState, WcStatus, WrOpcode
@@ -241,13 +242,18 @@ def on_read_response(nic: Any, qp: Any, psn: int, frame: tuple[int, int, int], n
         fail_send(nic, qp, _BAD_RESP)
         return
     payload = address + header_bytes
-    if not scatter(nic, qp.pd, wqe, wqe.received, length, payload, _LOCAL_WRITE):
+    # Who has it summed on its way need not look at it: what is stored is not read soon.
+    summed = wqe.sum_addr != 0
+    part = (wqe.received, length)
+    if not scatter(nic, qp.pd, wqe, part, payload, _LOCAL_WRITE, summed):
         fail_send(nic, qp, _LOC_PROT_ERR)
         return
-    if wqe.sum_addr != 0 and length > 0:
+    if summed and length > 0:
         word = _sums_at(wqe.sum_addr, 1)
         word[0] = continued_sum(np.int64(word[0]), address, header_bytes, length, nic.icrc)
     wqe.received += length
+    if summed and wqe.received == wqe.length:
+        full_fence()
     _finish_response(nic, qp, wqe.last_psn, psn, now)
 
 
@@ -262,7 +268,7 @@ def on_atomic_response(nic: Any, qp: Any, psn: int, original: int, now: int) -> 
         return
     word = nic.scratch
     store_word(word, get_be64(original))
-    if not scatter(nic, qp.pd, wqe, 0, _WORD_BYTES, word, _LOCAL_WRITE):
+    if not scatter(nic, qp.pd, wqe, (0, _WORD_BYTES), word, _LOCAL_WRITE, False):
         fail_send(nic, qp, _LOC_PROT_ERR)
         return
     _finish_response(nic, qp, wqe.last_psn, psn, now)

@@ -95,8 +95,8 @@ def on_datagram(
         payload += IMM_BYTES
     header = nic.scratch + GRH_OFFSET
     put_network_header(frame, header)
-    scatter(nic, pd, rqe, 0, GRH_BYTES, header, _LOCAL_WRITE)
-    scatter(nic, pd, rqe, GRH_BYTES, length, payload, _LOCAL_WRITE)
+    scatter(nic, pd, rqe, (0, GRH_BYTES), header, _LOCAL_WRITE, False)
+    scatter(nic, pd, rqe, (GRH_BYTES, length), payload, _LOCAL_WRITE, False)
     cqe = complete_recv(nic, qp, _SUCCESS, _RECV, GRH_BYTES + length)
     cqe.src_qp = get_be(deth + 4, 4) & 0xFFFFFF
     cqe.wc_flags = WC_GRH

@@ -12,7 +12,7 @@ from emulator.roce.state import (
 )
 from kvlane.atomics import prefetch
 from kvlane.jit import kernel
-from kvlane.rawmem import copy
+from kvlane.rawmem import copy, copy_past_cache
 from kvlane.verbs.enums import SendFlags
 
 _INLINE = int(SendFlags.INLINE)
@@ -38,6 +38,15 @@ def copy_in(destination: int, source: int, nbytes: int, left: int) -> None:
     """Copy a packet's payload into memory; ``left`` is how much of the message comes behind."""
     copy(destination, source, nbytes)
     _fetch(destination + nbytes, min(left, _WRITE_AHEAD_BYTES))
+
+
+@kernel
+def put(destination: int, source: int, nbytes: int, left: int, streams: bool) -> None:
+    """``copy_in``, or past the cache: see ``copy_past_cache``."""
+    if streams:
+        copy_past_cache(destination, source, nbytes)
+    else:
+        copy_in(destination, source, nbytes, left)
 
 
 @kernel
@@ -142,13 +151,20 @@ def gather(nic: Any, qp: Any, wqe: Any, offset: int, length: int, destination: i
 
 @kernel
 def scatter(
-    nic: Any, pd: int, entry: Any, offset: int, length: int, source: int, access: int
+    nic: Any,
+    pd: int,
+    entry: Any,
+    part: tuple[int, int],
+    source: int,
+    access: int,
+    streams: bool,
 ) -> bool:
-    """Copy ``length`` bytes from ``source`` to message offset ``offset`` of an SGE list.
+    """Copy bytes from ``source`` to an SGE list; ``part`` is their message offset, and how many.
 
-    False, with a part perhaps copied, when an element's key no longer permits ``access``.
+    False, with a part perhaps copied, when an element's key no longer permits ``access``. What
+    ``streams`` goes past the cache, and is seen by others after a full fence.
     """
-    skip = offset
+    skip, length = part
     for i in range(entry.num_sge):
         if length <= 0:
             break
@@ -160,7 +176,7 @@ def scatter(
         target = local_address(nic, pd, entry.sge_lkey[i], entry.sge_addr[i] + skip, chunk, access)
         if target == 0:
             return False
-        copy_in(target, source, chunk, element - skip - chunk)
+        put(target, source, chunk, element - skip - chunk, streams)
         source += chunk
         length -= chunk
         skip = 0

@@ -147,7 +147,7 @@ def _take_send(nic: Any, qp: Any, psn: int, first: bool, payload: int, length: i
         counters_at(nic.counters, 0).resp_local_length_error += 1
         _receive_fault(nic, qp, psn, _LOC_LEN_ERR, NAK_INVALID)
         return False
-    if not scatter(nic, pd, rqe, qp.recv_offset, length, payload, _LOCAL_WRITE):
+    if not scatter(nic, pd, rqe, (qp.recv_offset, length), payload, _LOCAL_WRITE, False):
         _receive_fault(nic, qp, psn, _LOC_PROT_ERR, NAK_OPERATION)
         return False
     qp.recv_offset += length

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -37,6 +38,47 @@ def copy(destination: int, source: int, length: int) -> None:
     """Copy ``length`` bytes between two addresses; the ranges may overlap."""
     if length > 0:
         _memmove(destination, source, length)
+
+
+_LINE_BYTES = 64
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _stream_line(_typing_context: Any, _destination: Any, _source: Any) -> Any:
+    """Copy 64 bytes to an aligned address, by a store that takes no cache line for them."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        line = ir.VectorType(ir.IntType(64), _LINE_BYTES // 8).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], line), align=1)
+        stored = builder.store(value, builder.inttoptr(args[0], line), align=_LINE_BYTES)
+        once = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        stored.set_metadata("nontemporal", once)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64), codegen
+
+
+if JIT_ENABLED:
+
+    @kernel
+    def copy_past_cache(destination: int, source: int, length: int) -> None:
+        """Copy to where nobody will look soon: the cache keeps what it has, and memory is not read
+        to be overwritten. The ranges may not overlap.
+
+        Others see the bytes after ``kvlane.atomics.full_fence``, and not before.
+        """
+        head = min(-destination & (_LINE_BYTES - 1), length)
+        copy(destination, source, head)
+        lines_end = head + ((length - head) & ~(_LINE_BYTES - 1))
+        for at in range(head, lines_end, _LINE_BYTES):
+            _stream_line(destination + at, source + at)
+        copy(destination + lines_end, source + lines_end, length - lines_end)
+
+else:
+
+    def copy_past_cache(destination: int, source: int, length: int) -> None:
+        """The same bytes, by the interpreter."""
+        copy(destination, source, length)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

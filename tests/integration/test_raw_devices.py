@@ -60,7 +60,7 @@ def test_a_write_between_two_hosts(hosts: Hosts) -> None:
         two.connect(one.endpoint)
         write = new_records(SEND_WR, 1)
         how = (7, WrOpcode.RDMA_WRITE, SendFlags.SIGNALED, 0)
-        where = (from_here.addr, NBYTES, from_here.lkey, to_there.addr, to_there.rkey)
+        where = (from_here.addr, NBYTES, from_here.lkey, to_there.addr, to_there.rkey, 0)
         write[0] = (*how, *where)
         one.post_send(write)
         done, give_up = new_records(WC, 1), time.monotonic() + PATIENCE_S
@@ -101,7 +101,7 @@ def test_memory_of_one_device_is_no_others(hosts: Hosts) -> None:
         qp = second.create_qp(cq, QpOptions())
         qp.connect(qp.endpoint)
         write = new_records(SEND_WR, 1)
-        write[0] = (1, WrOpcode.SEND, SendFlags.SIGNALED, 0, theirs.addr, 64, theirs.lkey, 0, 0)
+        write[0] = (1, WrOpcode.SEND, SendFlags.SIGNALED, 0, theirs.addr, 64, theirs.lkey, 0, 0, 0)
         qp.post_send(write)
         done, give_up = new_records(WC, 1), time.monotonic() + PATIENCE_S
         while not cq.poll(done):

@@ -18,4 +18,4 @@ assert not late, late
 
 
 def test_what_only_failures_need_is_compiled_with_the_device() -> None:
-    subprocess.run([sys.executable, "-c", _CHECK], check=True)
+    assert subprocess.run([sys.executable, "-c", _CHECK], check=False).returncode == 0

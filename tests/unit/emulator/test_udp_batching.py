@@ -94,7 +94,7 @@ def test_segments_that_the_kernel_lacks_are_not_to_be_insisted_on() -> None:
 def test_opening_says_in_one_line_what_is_in_use(
     batching: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO), links(batching) as (link,):
+    with caplog.at_level(logging.DEBUG), links(batching) as (link,):
         (message,) = caplog.messages
         assert f"127.0.0.1:{link.udp_port} sends by " in message
         assert (link.segmentation, link.coalescing) == (batching != MESSAGES,) * 2

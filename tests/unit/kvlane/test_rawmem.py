@@ -9,9 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvlane.jit import kernel
-from kvlane.rawmem import _named_for, bytes_at, copy, crc32, crc32_sliced, record_accessor
+from kvlane.rawmem import (
+    _named_for,
+    bytes_at,
+    copy,
+    copy_past_cache,
+    crc32,
+    crc32_sliced,
+    record_accessor,
+)
 from tests.support.repository import run_python
 
 DATA = np.frombuffer(np.random.default_rng(7).bytes(5000), np.uint8)
@@ -166,3 +176,14 @@ def test_accessors_of_different_records_are_linked_by_different_names() -> None:
     names = [named_for(dtype) for dtype in (first, second, first)]
     assert names[0] == names[2] != names[1]
     assert all(name.startswith("accessor_") for name in names)
+
+
+@given(length=st.integers(0, 600), at=st.integers(0, 70), to=st.integers(0, 70))
+def test_past_the_cache_the_same_bytes_arrive_and_nothing_beside_them(
+    length: int, at: int, to: int
+) -> None:
+    target = np.full(800, 0xA5, np.uint8)
+    copy_past_cache(target.ctypes.data + to, DATA.ctypes.data + at, length)
+    assert (target[to : to + length] == DATA[at : at + length]).all()
+    assert (target[:to] == 0xA5).all()
+    assert (target[to + length :] == 0xA5).all()
