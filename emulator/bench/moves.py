@@ -61,7 +61,7 @@ class Move:
         return LIMIT_NAMES[self.link]
 
 
-_UDP_SIZE = Size(repeat=4)
+_UDP_SIZE = Size(repeat=8)
 _UDP_GOALS = MoveGoals(limit=Goal(0.7), stores=Goal(1.5), nixl=Goal(1.5))
 
 MOVES = (

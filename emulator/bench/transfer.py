@@ -36,8 +36,9 @@ class Size:
     depth: int = 16
     """Blocks in flight."""
     stored: int = STORED_BLOCKS
-    repeat: int = 8
-    """Times that a turn goes around all stored blocks."""
+    repeat: int = 32
+    """Times that a turn goes around all stored blocks: 0.1 s and more of ours, so that what the
+    turns of others left in the caches is soon over."""
 
     @property
     def slots(self) -> int:

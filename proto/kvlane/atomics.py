@@ -89,7 +89,10 @@ if JIT_ENABLED:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch(_typing_context: Any, _address: Any) -> Any:
-        """Begin to fetch the cache line at an address, which may be any."""
+        """Begin to fetch the cache line at an address, which may be any.
+
+        Into the second cache: it can wait for many more lines at once than the first.
+        """
 
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], cgutils.voidptr_t)
@@ -98,7 +101,7 @@ if JIT_ENABLED:
             function = cgutils.get_or_insert_function(
                 builder.module, kind, "llvm.prefetch." + _POINTER_SUFFIX
             )
-            read, keep, data = (flag(value) for value in (0, 3, 1))
+            read, keep, data = (flag(value) for value in (0, 2, 1))
             builder.call(function, [pointer, read, keep, data])
             return context.get_dummy_value()
 
