@@ -19,10 +19,10 @@ def replay(*arguments: str) -> Result:
 
 
 def test_every_byte_comes_back_over_an_rdma_device() -> None:
-    store = StoreConfig(capacity_bytes=64 << 20, block_bytes=65536)
+    store = StoreConfig(capacity_bytes=64 << 20, block_bytes=16384)
     with installed(FabricConfig(devices=2)), agent_here("kvlane0", store) as control:
         arguments = ["--target", control, "--rdma-device", "kvlane1", "--mtu", "1024"]
-        arguments += ["--requests", "10", "--block-bytes", "65536", "--json"]
+        arguments += ["--requests", "10", "--block-bytes", "16384", "--json"]
         result = replay(*arguments)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout.strip().splitlines()[-1])
