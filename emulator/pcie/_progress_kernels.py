@@ -23,14 +23,22 @@ from emulator.pcie._sleep_kernels import (
     kick,
     notify,
 )
-from emulator.pcie.layout import ATTEND_EVERY, PROGRESS_BYTES, REQUEST_COST_BYTES, qp_at
+from emulator.pcie.layout import (
+    ATTEND_EVERY,
+    PROGRESS_BYTES,
+    REQUEST_COST_BYTES,
+    qp_at,
+    send_entry_at,
+)
 from kvlane.atomics import load_acquire
 from kvlane.calls import call
 from kvlane.jit import kernel
 from kvlane.verbs.calls import FAULT
-from kvlane.verbs.enums import QpState, WcStatus
+from kvlane.verbs.enums import QpState, WcStatus, WrOpcode
 
 _ERR = int(QpState.ERR)
+_SEND = int(WrOpcode.SEND)
+_SEND_WITH_IMM = int(WrOpcode.SEND_WITH_IMM)
 _GONE = int(WcStatus.RETRY_EXC_ERR)
 
 
@@ -115,12 +123,19 @@ def _attend(context: Any) -> int:
 
 
 @kernel
-def _is_anything_stalled(context: Any) -> bool:
-    """Whether a request waits for a peer to take something out of a ring."""
+def _is_taking_awaited(context: Any) -> bool:
+    """Whether more than the completions of messages waits for a peer to empty a ring.
+
+    That is a request which found no room, and a READ or WRITE that is done but for a message before
+    it: requests end in order.
+    """
     for index in range(context.live_count):
         qp = qp_at(context.qps, load_acquire(context.live + 8 * index))
         if qp.sq_next < qp.sq_tail:
             return True
+        for position in range(qp.sq_done, qp.sq_next):
+            if send_entry_at(qp.sq, position % qp.sq_depth).opcode not in (_SEND, _SEND_WITH_IMM):
+                return True
     return False
 
 
@@ -132,7 +147,7 @@ def prepare_sleep(context: Any, patient: bool) -> bool:
     """
     if context.closed or any_unpolled(context):
         return False
-    begin_sleep(context, patient and not _is_anything_stalled(context))
+    begin_sleep(context, patient and not _is_taking_awaited(context))
     if progress(context) or any_unpolled(context) or load_acquire(context.wanted) != 0:
         end_sleep(context, RUNG)  # who has seen us announced may have rung meanwhile
         return False

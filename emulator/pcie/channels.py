@@ -14,6 +14,7 @@ from emulator.pcie import _channel_kernels as kernels
 from emulator.pcie._channel_kernels import CHANNELS, HELPER, MAX_PATIENCE_NS
 from kvlane.calls import Callbacks
 from kvlane.jit import JIT_ENABLED
+from kvlane.limits import MAX_CHANNELS
 from kvlane.processors import usable_processors
 from kvlane.verbs.records import RecordArray, new_records
 
@@ -48,7 +49,7 @@ class Channels:
     """
 
     def __init__(self, count: int = AUTO_CHANNELS) -> None:
-        self.count = count or automatic_channels()
+        self.count = min(count or automatic_channels(), MAX_CHANNELS)
         self._records = new_records(CHANNELS, 1)
         self._record = self._records[0]
         self._helpers = new_records(HELPER, max(self.count - 1, 1))

@@ -147,6 +147,8 @@ class Connections:
             raise
         finally:
             self._state.context.backlog_due_ns = self._socket.backlog_due_ns
+            if self._state.context.backlog_due_ns:
+                kernels.kick_sleepers(self._state.address)  # who sleeps must wake to try again
 
     # Attending
 

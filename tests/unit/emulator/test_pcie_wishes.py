@@ -99,6 +99,18 @@ def test_that_a_message_was_taken_does_not_wake_the_patient(two: Two) -> None:
     assert len(two.near.completions(2)) == 2
 
 
+@pytest.mark.parametrize("opcode", [WrOpcode.RDMA_WRITE, WrOpcode.RDMA_READ])
+def test_nobody_is_patient_with_a_message_that_holds_up_a_transfer(
+    two: Two, opcode: WrOpcode
+) -> None:
+    two.send(two.near)
+    two.near.request(0, opcode, two.memory[two.near], two.memory[two.far])
+    with asleep(two.near, patient=True):
+        progress(two.far)
+        assert bells(two.far) == 1
+    assert len(two.near.completions(2)) == 2
+
+
 def test_nobody_is_patient_with_a_ring_that_is_full(two: Two) -> None:
     two.send(two.near, FULL)
     with asleep(two.near, patient=True):
