@@ -111,8 +111,10 @@ def _parsed(target: str) -> EmulatedOptions | None:
 
 
 def _on_link(emulated: EmulatedOptions | None, config: DriverConfig) -> DriverConfig:
-    """``config`` with a NIC on the link of the agent that was started, unless it names one."""
-    if emulated is None or config.verbs != "emulator" or "link" in config.device_options:
+    """``config`` with a NIC like that of the agent that was started, if it names no other link."""
+    if emulated is None or config.verbs != "emulator":
+        return config
+    if config.device_options.get("link", emulated.link) != emulated.link:
         return config
     alike = {"link": emulated.link, "batching": emulated.batching}
     return replace(config, device_options={**alike, **config.device_options})

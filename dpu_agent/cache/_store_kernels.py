@@ -269,19 +269,23 @@ def reserve(
     slots = np.full(len(keys), -1, np.int64)
     statuses = np.full(len(keys), NO_SPACE, np.uint8)
     holders = _find_holders(arrays, keys, lengths)
-    unfit = -1
+    unfit, is_full = -1, False
     for i in range(len(keys)):
         if not _fits(arrays, lengths[i]):
             statuses[i] = _BAD_LENGTH
         elif holders[i] >= 0 or find(arrays.by_key, keys, i) >= 0:
             statuses[i] = _EXISTS
             book["already_stored"] += 1
+        elif is_full:
+            book["refused"] += 1
         else:
             slot = _room_for_one(arrays)
             if slot <= UNFIT:
                 unfit = UNFIT - slot
                 break
             if slot < 0:
+                # Nobody unpins meanwhile: the search, which may be long, is made once.
+                is_full = True
                 book["refused"] += 1
                 continue
             _begin_writing(arrays, keys, i, lengths[i], slot)

@@ -45,7 +45,7 @@ UDP_PORT = np.dtype(
         ("too_long_for", "i8"),  # the socket that it was for
         ("tell_of_length", "i8"),  # address of a function that is called once then
         ("refusing_peer", "i8"),  # the last whose segments were refused though others' are not
-        ("tell_of_refusal", "i8"),  # address of a function of errno and peer, called once for each
+        ("tell_of_refusal", "i8"),  # address of a function of errno and peer, for the first
         ("group", "i8"),  # address of a GROUP
         ("outward", "i8"),  # address of MAX_MESSAGES of MESSAGE
         ("outward_parts", "i8"),  # address of what they point to, as many of PART

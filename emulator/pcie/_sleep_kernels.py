@@ -2,7 +2,8 @@
 
 Who sleeps says so in its board, then looks for work once more, then polls. Who has work for it
 publishes that, then looks at the word. With a full fence between on both sides one sees the
-other. A bell is a datagram socket: sending to it never blocks, whatever its owner does.
+other. A bell is a datagram socket: sending to it never blocks, whatever its owner does. It is rung
+once for each sleep, so that what is unread at one sleeper takes no room from bells for others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numba import types
 
 from emulator.driving._sleep_kernels import poll_descriptors, ring, silence, watch
-from emulator.pcie.layout import BOARD_SLEEPING, News, Sleeping, peer_at
+from emulator.pcie.layout import BOARD_SLEEPING, SLEEPING_BITS, News, Sleeping, peer_at
 from kvlane._clock_kernels import SCRATCH_WORDS, monotonic_ns
 from kvlane.atomics import full_fence, load_acquire, store_release
 from kvlane.jit import external, kernel
@@ -23,6 +24,7 @@ _ATTEND, _BELL, _KICK = 1, 2, 4
 """The first of them, as bits."""
 RUNG = _BELL | _KICK
 """What others may have made readable."""
+_STATE_MASK = (1 << SLEEPING_BITS) - 1
 _AWAKE = int(Sleeping.AWAKE)
 _FOR_ANYTHING = int(Sleeping.FOR_ANYTHING)
 _FOR_MESSAGES = int(Sleeping.FOR_MESSAGES)
@@ -52,17 +54,28 @@ def notify(context: Any, qp: Any) -> None:
     qp.news = 0
     peer = peer_at(context.peers, qp.peer)
     full_fence()
-    sleeping = load_acquire(peer.board + BOARD_SLEEPING)
+    word = load_acquire(peer.board + BOARD_SLEEPING)
+    sleeping = word & _STATE_MASK
     if sleeping == _FOR_ANYTHING or (sleeping != _AWAKE and news & _MESSAGE):
-        context.bells_rung += 1
-        _sendto(
-            np.int32(context.bell_fd),
-            context.scratch,
-            1,
-            np.int32(_DONTWAIT | _NOSIGNAL),
-            peer.bell_address,
-            np.uint32(peer.bell_address_bytes),
-        )
+        _ring_for(context, peer, word >> SLEEPING_BITS)
+
+
+@kernel
+def _ring_for(context: Any, peer: Any, sleep_number: int) -> None:
+    """Ring, unless it was done for this sleep: the bell stays readable until it ends."""
+    if peer.rung_for == sleep_number:
+        return
+    context.bells_rung += 1
+    sent = _sendto(
+        np.int32(context.bell_fd),
+        context.scratch,
+        1,
+        np.int32(_DONTWAIT | _NOSIGNAL),
+        peer.bell_address,
+        np.uint32(peer.bell_address_bytes),
+    )
+    if sent == 1:
+        peer.rung_for = sleep_number
 
 
 @kernel
@@ -77,8 +90,11 @@ def begin_sleep(context: Any, patient: bool) -> None:
     """Say that one more sleeps, and what for; look for work after this."""
     alone = context.sleepers == 0
     wish = _FOR_MESSAGES if patient and alone else _FOR_ANYTHING
+    if alone:
+        context.sleep_number += 1
     if alone or not patient:
-        store_release(context.board + BOARD_SLEEPING, wish)
+        word = context.sleep_number << SLEEPING_BITS | wish
+        store_release(context.board + BOARD_SLEEPING, word)
     context.sleepers += 1
     full_fence()
 

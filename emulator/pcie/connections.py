@@ -98,6 +98,8 @@ class Connections:
         self._told.setdefault(remote.gid, []).append(qp)
         for allocation in self._allocations.announced():
             self._tell_map(remote.gid, allocation)
+            if remote.gid not in self._told:
+                return  # it does not read what it is told: it was left, and this queue pair with it
         self._take_offer(qp)
 
     def announce(self, allocation: Allocation) -> None:

@@ -2,6 +2,8 @@
 
 Each device has a socket named by its GID, and another one, its bell. A message says who sent it
 by the name that its socket is bound to and by the kernel's credentials, which cannot be forged.
+Each message is sent by a socket of its own: what a receiver has not read is charged to the socket
+that it came from, and with a common one, a receiver that does not read would hold up all.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 from emulator.pcie.backlog import Backlogs, File, Parcel
@@ -25,6 +27,7 @@ from emulator.pcie.messages import (
     Message,
     bell_name,
     gid_of,
+    sender_name,
     socket_name,
 )
 from kvlane.errors import VerbsError
@@ -37,10 +40,10 @@ _ANCILLARY_BYTES = (
     socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4) + socket.CMSG_SPACE(4 * _MAX_FDS)
 )
 _SEND_BUFFER_BYTES = 4 << 20
-"""As much as the system permits. What a receiver has not read is charged to it: with too little,
-one that does not read would hold up all."""
+"""As much as the system permits: a bell for each peer, and what a device tells itself."""
 _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
-"""The receiver's queue, or what the system has for messages or descriptors under way."""
+"""The receiver's queue, what the system has for messages, or descriptors of this user that are on
+their way to processes that do not read: no more than ``ulimit -n`` may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,12 @@ class ControlSocket:
         self.gid = GID_PREFIX + secrets.token_bytes(16 - len(GID_PREFIX))
         self._socket = _bound(socket_name(self.gid))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         with suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_PASSPIDFD, 1)
         self._bell = _bound(bell_name(self.gid))
+        for own in (self._socket, self._bell):
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        self._senders = 0
         self._backlogs = Backlogs(self._try)
         self.dropped = 0
         """Datagrams that were no messages of a device of this kind."""
@@ -124,7 +129,8 @@ class ControlSocket:
         fds = array.array("i", [file.fd for file in parcel.files])
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else []
         try:
-            self._socket.sendmsg([parcel.data], ancillary, socket.MSG_NOSIGNAL, socket_name(gid))
+            with self._sender_to(gid) as sender:
+                sender.sendmsg([parcel.data], ancillary, socket.MSG_NOSIGNAL, socket_name(gid))
         except OSError as error:
             if error.errno in _FULL:
                 return False
@@ -133,6 +139,19 @@ class ControlSocket:
                 f"need link: pcie, and one host and network namespace"
             ) from error
         return True
+
+    def _sender_to(self, gid: bytes) -> AbstractContextManager[socket.socket]:
+        """A socket for one message. It is the device's own for itself, which has no queue to fill
+        then, and where there is no descriptor for another."""
+        if gid == self.gid:
+            return nullcontext(self._socket)
+        self._senders += 1
+        try:
+            return _bound(sender_name(self.gid, self._senders))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            return nullcontext(self._socket)
 
     def receive(self, most: int) -> Iterator[Received]:
         """The messages that are there, up to so many; whoever takes one closes it."""
@@ -171,7 +190,11 @@ class ControlSocket:
 
 def _bound(name: bytes) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    made.bind(name)
+    try:
+        made.bind(name)
+    except OSError:
+        made.close()
+        raise
     return made
 
 

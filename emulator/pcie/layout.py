@@ -20,7 +20,9 @@ CACHE_LINE_BYTES = 64
 
 BOARD_MAGIC = 0x6B76_6C61_6E65_0001
 BOARD_SLEEPING = 8
-"""Offset of the word that says whether the device sleeps, and what for: ``Sleeping``."""
+"""Offset of the word that says whether the device sleeps, and what for: ``Sleeping``, below the
+number of the sleep. Who has rung for a sleep need not ring for it again."""
+SLEEPING_BITS = 2
 BOARD_REGIONS = 64
 REGION_CAPACITY = 1 << 16
 REGION_INDEX_MASK = REGION_CAPACITY - 1
@@ -161,6 +163,7 @@ CONTEXT = np.dtype(
         ("bounced_bytes", "i8"),  # of those above: as the process that asked for them counts
         ("bells_rung", "i8"),
         ("sleeps", "i8"),
+        ("sleep_number", "i8"),  # of the present or the last time that anybody slept
         ("offers_refused", "i8"),  # introductions that this device has turned down
         ("connects_refused", "i8"),  # its own that a peer has turned down
         ("messages_dropped", "i8"),  # that were none, or had lost their descriptors
@@ -226,6 +229,7 @@ PEER = np.dtype(
         ("is_bounced", "i8"),  # 1: people are to be told; 2: they were
         ("bell_address", "i8"),  # address of its bell's sockaddr_un
         ("bell_address_bytes", "i8"),
+        ("rung_for", "i8"),  # number of its sleep that this process has rung for
     ]
 )
 

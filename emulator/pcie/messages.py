@@ -11,6 +11,7 @@ GID_PREFIX = bytes.fromhex("fd6b766c616e6500")
 
 _NAME = b"\0kvlane-pcie-"
 _BELL = b"-bell"
+_SENDER = b"-says-"
 _MESSAGE = struct.Struct("<8sqqqq")
 _MAGIC = b"kvlane\0\2"
 MESSAGE_BYTES = _MESSAGE.size
@@ -102,6 +103,11 @@ def bell_name(gid: bytes) -> bytes:
     return socket_name(gid) + _BELL
 
 
+def sender_name(gid: bytes, number: int) -> bytes:
+    """Name of the socket by which a device sends its message of some number."""
+    return socket_name(gid) + _SENDER + str(number).encode()
+
+
 def is_local(gid: bytes) -> bool:
     """Whether a GID is that of a device of this kind."""
     return len(gid) == 16 and gid.startswith(GID_PREFIX)
@@ -111,9 +117,12 @@ def gid_of(name: object) -> bytes | None:
     """The GID in the name that a sender is bound to."""
     if not isinstance(name, bytes) or not name.startswith(_NAME):
         return None
+    device, says, number = name.partition(_SENDER)
+    if says and not number.isdigit():
+        return None
     try:
-        gid = bytes.fromhex(name[len(_NAME) :].decode())
+        gid = bytes.fromhex(device[len(_NAME) :].decode())
     except ValueError:
         return None
     # Another spelling of the same number is another socket's name.
-    return gid if is_local(gid) and name == socket_name(gid) else None
+    return gid if is_local(gid) and device == socket_name(gid) else None

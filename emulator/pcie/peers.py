@@ -140,6 +140,7 @@ class Peers:
         entry.is_bounced = 0
         entry.bell_address = peer.bell_address.ctypes.data
         entry.bell_address_bytes = len(peer.bell_address)
+        entry.rung_for = 0
 
     def forget(self, peer: Peer) -> None:
         """Nobody uses it any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,3 +58,12 @@ def receive_frames(link: Link, count: int, frames: int = 1024) -> list[bytes]:
         wait_readable(link)
         payloads += receive_once(link, frames=frames)
     return payloads
+
+
+def receive_flood_of_empty(receiver: Link, frames: int) -> list[list[bytes]]:
+    """What three calls return after twenty empty datagrams and a last one that is not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for payload in [b""] * 20 + [b"end"]:
+            stranger.sendto(payload, ("127.0.0.1", receiver.udp_port))
+    wait_readable(receiver)
+    return [receive_once(receiver, frames=frames) for _ in range(3)]

@@ -97,3 +97,15 @@ def test_hosts_are_served_and_the_log_says_once_why(
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ZeroDivisionError)
     assert rig.store.stats().policy_faults == 1
+
+
+def test_what_finds_everything_pinned_is_refused_and_the_next_one_is_not() -> None:
+    policy = FailingPolicy()
+    policy.broken = "victim"
+    store = make_store(policy)
+    put(store, slice(0, CAPACITY))
+    slots = store.pin(KEYS[:CAPACITY], now=0)
+    assert put(store, slice(CAPACITY, CAPACITY + 3)) == [KeyStatus.NO_SPACE] * 3
+    assert store.stats().refused == 3
+    store.unpin(slots[:1], store.generations(slots[:1]))
+    assert put(store, slice(CAPACITY, CAPACITY + 2)) == [KeyStatus.OK, KeyStatus.NO_SPACE]

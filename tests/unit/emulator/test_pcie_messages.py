@@ -48,6 +48,15 @@ def settle(*all_ends: End) -> None:
             worked |= end.device.progress()
 
 
+def introduced(ends: tuple[End, End]) -> tuple[End, End]:
+    """The second end has introduced itself to the first, which has not attended to that yet."""
+    here, there = ends
+    wanted = here.open_qp()
+    there.open_qp()
+    there.connect(0, wanted)
+    return ends
+
+
 def test_who_does_not_read_holds_up_nobody_else() -> None:
     sender, stuck, well = ControlSocket(), ControlSocket(), ControlSocket()
     try:
@@ -58,6 +67,34 @@ def test_who_does_not_read_holds_up_nobody_else() -> None:
     finally:
         for each in (sender, stuck, well):
             each.close()
+
+
+def test_however_many_do_not_read_they_hold_up_nobody_else() -> None:
+    sender, well = ControlSocket(), ControlSocket()
+    stuck = [ControlSocket() for _ in range(60)]
+    try:
+        for each in stuck:
+            while not sender.waiting(each.gid):
+                sender.send(each.gid, Message(Kind.UNMAP, 1))
+        sender.send(well.gid, Message(Kind.UNMAP, 2))
+        assert [received.gid for received in well.receive(8)] == [sender.gid]
+        assert sender.waiting(well.gid) == 0
+    finally:
+        for each in (sender, well, *stuck):
+            each.close()
+
+
+def test_a_message_needs_no_descriptor() -> None:
+    sender, receiver = ControlSocket(), ControlSocket()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        sender.send(receiver.gid, Message(Kind.UNMAP, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [received.message.first for received in receiver.receive(8)] == [1]
+    sender.close()
+    receiver.close()
 
 
 def test_what_waits_for_one_device_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,10 +214,7 @@ def test_a_closed_queue_pair_refuses(ends: tuple[End, End]) -> None:
 
 
 def test_lost_descriptors_are_an_answer(ends: tuple[End, End]) -> None:
-    here, there = ends
-    wanted = here.open_qp()
-    there.open_qp()
-    there.connect(0, wanted)
+    here, there = introduced(ends)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -196,10 +230,7 @@ def test_lost_descriptors_are_an_answer(ends: tuple[End, End]) -> None:
 def test_nothing_of_an_introduction_stays_when_it_fails_half_way(
     ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = ends
-    wanted = here.open_qp()
-    there.open_qp()
-    there.connect(0, wanted)
+    here, there = introduced(ends)
 
     class Full:
         def __init__(self, real: object) -> None:
@@ -222,10 +253,7 @@ def test_nothing_of_an_introduction_stays_when_it_fails_half_way(
 def test_what_is_wrong_with_us_is_raised_where_the_device_is_driven(
     ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = ends
-    wanted = here.open_qp()
-    there.open_qp()
-    there.connect(0, wanted)
+    here, _ = introduced(ends)
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError

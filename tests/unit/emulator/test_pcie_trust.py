@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -61,11 +61,14 @@ def test_a_message_names_its_sender(control: ControlSocket) -> None:
         control.send(other.gid, Message(Kind.UNMAP, 7))
 
 
+@pytest.mark.parametrize("says", [b"", b"-says-1"])
 @pytest.mark.parametrize("spell", [bytes.upper, lambda digits: digits[:2] + b" " + digits[2:]])
-def test_nobody_takes_a_gid_by_spelling_it_otherwise(control: ControlSocket, spell) -> None:  # type: ignore[no-untyped-def]
+def test_nobody_takes_a_gid_by_spelling_it_otherwise(
+    control: ControlSocket, spell: Callable[[bytes], bytes], says: bytes
+) -> None:
     digits = spell(control.gid.hex().encode())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as impostor:
-        impostor.bind(b"\0kvlane-pcie-" + digits)
+        impostor.bind(b"\0kvlane-pcie-" + digits + says)
         data = Message(Kind.UNMAP, 7).encode()
         impostor.sendto(data, b"\0kvlane-pcie-" + control.gid.hex().encode())
     assert list(control.receive(8)) == []

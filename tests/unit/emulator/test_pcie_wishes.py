@@ -9,9 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from emulator.pcie.control_socket import ControlSocket
 from emulator.pcie.device import PcieDevice
-from emulator.pcie.layout import RING_BYTES
+from emulator.pcie.layout import BOARD_SLEEPING, RING_BYTES, SLEEPING_BITS, Sleeping
+from kvlane.rawmem import words_at
 from kvlane.verbs.enums import WrOpcode
+from kvlane.verbs.protocols import QpEndpoint
 from tests.support.call_kernels import sleep_for
 from tests.support.pcie_ends import End, Place
 from tests.support.verbs_backends import PATIENCE_S
@@ -119,3 +122,30 @@ def test_nobody_is_patient_with_a_ring_that_is_full(two: Two) -> None:
     while two.near.device.progress() or two.far.device.progress():
         pass
     assert len(two.near.completions(FULL)) == FULL
+
+
+def say_asleep(end: End, number: int) -> None:
+    """What a sleeper says that does not come to run, so that nothing of it is timing."""
+    word = words_at(end.device.state.context.board + BOARD_SLEEPING, 1)
+    word[0] = number << SLEEPING_BITS | Sleeping.FOR_ANYTHING
+
+
+def test_a_sleep_is_rung_for_once(two: Two) -> None:
+    small = two.near.alloc("small", 64)
+    for number in (1, 2):
+        say_asleep(two.far, number)
+        for _ in range(3):
+            two.near.request(0, WrOpcode.SEND, small, small)
+            progress(two.near)
+        assert bells(two.near) == number
+
+
+def test_messages_that_begin_to_wait_wake_who_sleeps(two: Two) -> None:
+    stuck = ControlSocket()
+    two.near.open_qp()
+    two.near.connect(1, QpEndpoint(stuck.gid, 4791, 4097, 0, 4096))
+    numbers = iter(range(1 << 12))
+    with asleep(two.near, patient=True):
+        while not two.near.device.state.context.backlog_due_ns:
+            two.near.alloc(f"told {next(numbers)}", 4096)
+    stuck.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from host_driver import DriverConfig, Namespace, opening
+from host_driver.emulated import parse_emulated
 from kvlane.errors import AgentUnreachableError
 from kvlane.jit import CACHE_DIR
 
@@ -25,3 +26,20 @@ def test_only_a_first_start_says_that_it_compiles(
         (line,) = lines
         assert "compiling kernels" in line
         assert str(CACHE_DIR) in line
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, {"link": "udp", "batching": "messages"}),
+        ({"link": "udp"}, {"link": "udp", "batching": "messages"}),
+        ({"batching": "auto"}, {"link": "udp", "batching": "auto"}),
+        ({"link": "pcie"}, {"link": "pcie"}),
+    ],
+)
+def test_the_drivers_nic_is_like_that_of_the_agent_that_it_starts(
+    options: dict[str, object], wanted: dict[str, object]
+) -> None:
+    emulated = parse_emulated("emulated:?link=udp&batching=messages")
+    config = opening._on_link(emulated, DriverConfig(device_options=options))
+    assert config.device_options == wanted
