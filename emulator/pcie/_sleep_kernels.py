@@ -56,16 +56,17 @@ def notify(context: Any, qp: Any) -> None:
     full_fence()
     word = load_acquire(peer.board + BOARD_SLEEPING)
     sleeping = word & _STATE_MASK
-    if sleeping == _FOR_ANYTHING or (sleeping != _AWAKE and news & _MESSAGE):
-        _ring_for(context, peer, word >> SLEEPING_BITS)
+    is_wanted = sleeping == _FOR_ANYTHING or (sleeping != _AWAKE and news & _MESSAGE)
+    if is_wanted and not _ring_for(context, peer, word >> SLEEPING_BITS):
+        qp.news = news  # with the next news, at the latest
 
 
 @kernel
-def _ring_for(context: Any, peer: Any, sleep_number: int) -> None:
-    """Ring, unless it was done for this sleep: the bell stays readable until it ends."""
+def _ring_for(context: Any, peer: Any, sleep_number: int) -> bool:
+    """Ring, unless it was done for this sleep: the bell stays readable until it ends. False when
+    there is no room for it."""
     if peer.rung_for == sleep_number:
-        return
-    context.bells_rung += 1
+        return True
     sent = _sendto(
         np.int32(context.bell_fd),
         context.scratch,
@@ -74,8 +75,11 @@ def _ring_for(context: Any, peer: Any, sleep_number: int) -> None:
         peer.bell_address,
         np.uint32(peer.bell_address_bytes),
     )
-    if sent == 1:
-        peer.rung_for = sleep_number
+    if sent != 1:
+        return False
+    context.bells_rung += 1
+    peer.rung_for = sleep_number
+    return True
 
 
 @kernel

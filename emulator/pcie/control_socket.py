@@ -2,8 +2,9 @@
 
 Each device has a socket named by its GID, and another one, its bell. A message says who sent it
 by the name that its socket is bound to and by the kernel's credentials, which cannot be forged.
-Each message is sent by a socket of its own: what a receiver has not read is charged to the socket
-that it came from, and with a common one, a receiver that does not read would hold up all.
+What a receiver has not read is charged to the socket that it came from. So that receivers who do
+not read hold up nobody else, a message goes by a further socket when the first one is full; to that
+one's name only senders of this user and of root are heard.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from emulator.pcie.backlog import Backlogs, File, Parcel
@@ -26,8 +27,8 @@ from emulator.pcie.messages import (
     MESSAGE_BYTES,
     Message,
     bell_name,
-    gid_of,
-    sender_name,
+    new_sender_name,
+    read_sender_name,
     socket_name,
 )
 from kvlane.errors import VerbsError
@@ -40,7 +41,7 @@ _ANCILLARY_BYTES = (
     socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4) + socket.CMSG_SPACE(4 * _MAX_FDS)
 )
 _SEND_BUFFER_BYTES = 4 << 20
-"""As much as the system permits: a bell for each peer, and what a device tells itself."""
+"""As much as the system permits; as most set it up, that is some 500 datagrams."""
 _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 """The receiver's queue, what the system has for messages, or descriptors of this user that are on
 their way to processes that do not read: no more than ``ulimit -n`` may be."""
@@ -79,7 +80,6 @@ class ControlSocket:
         self._bell = _bound(bell_name(self.gid))
         for own in (self._socket, self._bell):
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self._senders = 0
         self._backlogs = Backlogs(self._try)
         self.dropped = 0
         """Datagrams that were no messages of a device of this kind."""
@@ -128,30 +128,14 @@ class ControlSocket:
     def _try(self, gid: bytes, parcel: Parcel) -> bool:
         fds = array.array("i", [file.fd for file in parcel.files])
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if fds else []
+        if _sent(self._socket, gid, parcel.data, ancillary):
+            return True
         try:
-            with self._sender_to(gid) as sender:
-                sender.sendmsg([parcel.data], ancillary, socket.MSG_NOSIGNAL, socket_name(gid))
-        except OSError as error:
-            if error.errno in _FULL:
-                return False
-            raise VerbsError(
-                f"no pcie device with GID {gid.hex()} on this host ({error.strerror}): both ends "
-                f"need link: pcie, and one host and network namespace"
-            ) from error
-        return True
-
-    def _sender_to(self, gid: bytes) -> AbstractContextManager[socket.socket]:
-        """A socket for one message. It is the device's own for itself, which has no queue to fill
-        then, and where there is no descriptor for another."""
-        if gid == self.gid:
-            return nullcontext(self._socket)
-        self._senders += 1
-        try:
-            return _bound(sender_name(self.gid, self._senders))
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            return nullcontext(self._socket)
+            further = _bound(new_sender_name(self.gid))
+        except OSError:
+            return False  # no descriptor is left for it
+        with further:
+            return _sent(further, gid, parcel.data, ancillary)
 
     def receive(self, most: int) -> Iterator[Received]:
         """The messages that are there, up to so many; whoever takes one closes it."""
@@ -163,14 +147,15 @@ class ControlSocket:
             except BlockingIOError:
                 return
             pid, uid, pidfd, fds = _parse(ancillary)
-            message, gid = Message.decode(data), gid_of(address)
-            if message is None or gid is None or flags & socket.MSG_TRUNC:
+            trusted = uid in (0, os.geteuid())
+            message, sender = Message.decode(data), read_sender_name(address)
+            is_known = sender is not None and (sender.is_main or trusted)
+            if message is None or sender is None or not is_known or flags & socket.MSG_TRUNC:
                 _close_all((*fds, pidfd))
                 self._note_dropped(pid)
                 continue
-            trusted = uid in (0, os.geteuid())
             lost = bool(flags & socket.MSG_CTRUNC)
-            yield Received(message, gid, pid, fds, pidfd, trusted, lost)
+            yield Received(message, sender.gid, pid, fds, pidfd, trusted, lost)
 
     def _note_dropped(self, pid: int) -> None:
         self.dropped += 1
@@ -186,6 +171,26 @@ class ControlSocket:
         self._backlogs.clear()
         self._socket.close()
         self._bell.close()
+
+
+def _sent(
+    sender: socket.socket,
+    gid: bytes,
+    data: bytes,
+    ancillary: list[tuple[int, int, array.array[int]]],
+) -> bool:
+    """Whether a message has gone; not when there is no room for it now. ``VerbsError`` when nobody
+    is there."""
+    try:
+        sender.sendmsg([data], ancillary, socket.MSG_NOSIGNAL, socket_name(gid))
+    except OSError as error:
+        if error.errno in _FULL:
+            return False
+        raise VerbsError(
+            f"no pcie device with GID {gid.hex()} on this host ({error.strerror}): both ends "
+            f"need link: pcie, and one host and network namespace"
+        ) from error
+    return True
 
 
 def _bound(name: bytes) -> socket.socket:

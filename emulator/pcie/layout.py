@@ -18,7 +18,7 @@ CACHE_LINE_BYTES = 64
 
 # Shared: the board of a device, which only its owner can write.
 
-BOARD_MAGIC = 0x6B76_6C61_6E65_0001
+BOARD_MAGIC = 0x6B76_6C61_6E65_0002
 BOARD_SLEEPING = 8
 """Offset of the word that says whether the device sleeps, and what for: ``Sleeping``, below the
 number of the sleep. Who has rung for a sleep need not ring for it again."""

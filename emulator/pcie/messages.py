@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 GID_PREFIX = bytes.fromhex("fd6b766c616e6500")
 """Local to the host: no network has an address like that (RFC 4193)."""
 
 _NAME = b"\0kvlane-pcie-"
 _BELL = b"-bell"
-_SENDER = b"-says-"
+_SENDER = b"-also-"
+_SENDER_DIGITS = 16
 _MESSAGE = struct.Struct("<8sqqqq")
-_MAGIC = b"kvlane\0\2"
+_MAGIC = b"kvlane\0\3"
 MESSAGE_BYTES = _MESSAGE.size
 
 
@@ -103,9 +106,9 @@ def bell_name(gid: bytes) -> bytes:
     return socket_name(gid) + _BELL
 
 
-def sender_name(gid: bytes, number: int) -> bytes:
-    """Name of the socket by which a device sends its message of some number."""
-    return socket_name(gid) + _SENDER + str(number).encode()
+def new_sender_name(gid: bytes) -> bytes:
+    """A name, which nobody can foresee, for one more socket by which a device sends."""
+    return socket_name(gid) + _SENDER + secrets.token_hex(_SENDER_DIGITS // 2).encode()
 
 
 def is_local(gid: bytes) -> bool:
@@ -113,16 +116,26 @@ def is_local(gid: bytes) -> bool:
     return len(gid) == 16 and gid.startswith(GID_PREFIX)
 
 
-def gid_of(name: object) -> bytes | None:
-    """The GID in the name that a sender is bound to."""
+class SenderName(NamedTuple):
+    """What the name says that a sender is bound to."""
+
+    gid: bytes
+    is_main: bool
+    """Whether it is the device's own, which nobody else can have; anybody may bind the others."""
+
+
+def read_sender_name(name: object) -> SenderName | None:
+    """The device that a sender says it is; ``None`` when it says none."""
     if not isinstance(name, bytes) or not name.startswith(_NAME):
         return None
-    device, says, number = name.partition(_SENDER)
-    if says and not number.isdigit():
+    device, also, digits = name.partition(_SENDER)
+    if also and len(digits) != _SENDER_DIGITS:
         return None
     try:
         gid = bytes.fromhex(device[len(_NAME) :].decode())
     except ValueError:
         return None
     # Another spelling of the same number is another socket's name.
-    return gid if is_local(gid) and device == socket_name(gid) else None
+    if not is_local(gid) or device != socket_name(gid):
+        return None
+    return SenderName(gid, is_main=not also)

@@ -19,6 +19,7 @@ class FailingPolicy:
         """The function of ``PolicyCalls`` that raises."""
         self.asked = 0
         """Calls of it."""
+        self.victims_asked_for = 0
         self._slots: list[int] = []
         self._callbacks = Callbacks()
         self.calls = PolicyCalls(
@@ -39,6 +40,7 @@ class FailingPolicy:
         return self._callbacks.add(function)
 
     def _oldest(self, slot_table: int) -> int:
+        self.victims_asked_for += 1
         free = (slot for slot in self._slots if not is_pinned_at(slot_table, slot))
         return next(free, NO_VICTIM)
 

@@ -99,13 +99,17 @@ def test_hosts_are_served_and_the_log_says_once_why(
     assert rig.store.stats().policy_faults == 1
 
 
-def test_what_finds_everything_pinned_is_refused_and_the_next_one_is_not() -> None:
+@pytest.mark.parametrize("broken", [None, "victim"])
+def test_what_finds_everything_pinned_is_refused_and_the_next_one_is_not(
+    broken: str | None,
+) -> None:
     policy = FailingPolicy()
-    policy.broken = "victim"
+    policy.broken = broken
     store = make_store(policy)
     put(store, slice(0, CAPACITY))
     slots = store.pin(KEYS[:CAPACITY], now=0)
     assert put(store, slice(CAPACITY, CAPACITY + 3)) == [KeyStatus.NO_SPACE] * 3
+    assert policy.victims_asked_for == (0 if broken else 1)
     assert store.stats().refused == 3
     store.unpin(slots[:1], store.generations(slots[:1]))
     assert put(store, slice(CAPACITY, CAPACITY + 2)) == [KeyStatus.OK, KeyStatus.NO_SPACE]

@@ -61,7 +61,7 @@ def test_a_message_names_its_sender(control: ControlSocket) -> None:
         control.send(other.gid, Message(Kind.UNMAP, 7))
 
 
-@pytest.mark.parametrize("says", [b"", b"-says-1"])
+@pytest.mark.parametrize("says", [b"", b"-also-0123456789abcdef"])
 @pytest.mark.parametrize("spell", [bytes.upper, lambda digits: digits[:2] + b" " + digits[2:]])
 def test_nobody_takes_a_gid_by_spelling_it_otherwise(
     control: ControlSocket, spell: Callable[[bytes], bytes], says: bytes
