@@ -34,6 +34,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "host_driver.cli.replay:replay",
         "Replay a trace or synthetic chat, and verify every byte.",
     ),
+    "plan": Subcommand(
+        "dpu_agent.planning.cli:plan", "Hit rates of a trace by policy and capacity."
+    ),
     "agent": Subcommand("dpu_agent.cli:agent", "Run the agent, the daemon on the DPU."),
     "status": Subcommand("host_driver.cli.status:status", "Show what an agent is and holds."),
     "config": Subcommand(

@@ -30,7 +30,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from host_driver.replay.trace import Request
+from kvlane.trace import Request
 
 BLOCK_TOKENS = 512
 

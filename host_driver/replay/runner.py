@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from host_driver.replay import payload
 from host_driver.replay.order import ArrivalOrder
 from host_driver.replay.report import Latency, ReplayResult
-from host_driver.replay.trace import Request
 from host_driver.results import RetrieveResult, StoreResult
 from kvlane.capsule import KeyArray, KeyStatus
 from kvlane.errors import ConfigError, TransferError
 from kvlane.keys import adopted_key, pack_keys
 from kvlane.limits import KEY_BYTES, MAX_KEYS_PER_CAPSULE
+from kvlane.trace import Request
 
 BUFFER_BYTES = 16 << 20
 """Payload buffer of each request in flight; a longer request goes in several commands."""

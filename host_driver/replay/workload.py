@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from host_driver.replay.chat import chat_requests
-from host_driver.replay.trace import Request, read_trace
+from kvlane.trace import Request, read_trace
 
 CHAT_REQUESTS = 1000
 """Requests of the synthetic chat, which has no end of its own."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from host_driver.replay.chat import BLOCK_TOKENS, ChatShape, LogNormal, chat_requests
-from host_driver.replay.trace import Request
+from kvlane.trace import Request
 
 ALONE = dataclasses.replace(ChatShape(), system_prompt_probability=0.0)
 

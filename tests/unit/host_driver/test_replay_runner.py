@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,14 +18,14 @@ from host_driver.replay.chat import chat_requests
 from host_driver.replay.order import ArrivalOrder
 from host_driver.replay.report import ReplayResult
 from host_driver.replay.runner import Replay, ReplayOptions
-from host_driver.replay.trace import Request, read_trace
 from host_driver.results import RetrieveResult
 from kvlane.capsule import KeyArray, KeyStatus
 from kvlane.errors import ConfigError, TraceFormatError, TransferError
+from kvlane.trace import Request, read_trace
 from tests.support.cache_model import sequential_hits
+from tests.support.conversation_trace import conversation_trace
 from tests.support.memory_dpu import MemoryDpu
 
-REPOSITORY = Path(__file__).parents[3]
 BLOCK_BYTES = 64
 
 
@@ -224,17 +223,8 @@ def test_a_released_turn_is_not_waited_for() -> None:
     assert (third.owned, third.unbounded_hits) == ((), 3)
 
 
-def real_trace() -> Path:
-    named = os.environ.get("KVLANE_TRACE")
-    default = REPOSITORY.parent / "shared/traces/mooncake/conversation_trace.jsonl"
-    path = Path(named) if named else default
-    if not path.is_file():
-        pytest.skip(f"no trace at {path}; set KVLANE_TRACE to Mooncake's conversation trace")
-    return path
-
-
 async def test_the_first_2000_requests_of_the_real_trace_hit_what_a_set_says() -> None:
-    requests = list(islice(read_trace(real_trace()), 2000))
+    requests = list(islice(read_trace(conversation_trace()), 2000))
     result = await replayed(MemoryDpu(), requests, concurrency=8)
     expected = sequential_hits([request.block_ids for request in requests])
     assert result.blocks_hit == result.unbounded_hits == expected > 0

@@ -7,8 +7,8 @@ the prompt in order; since each name stands for the block and all before it, equ
 are equal prefixes. Fields beyond these four belong to relatives of the format and are
 passed over.
 
-Lines are replayed in the file's order, as fast as the agent answers. Timestamps pace
-nothing, so one that goes back (shards merged by hand have such) is no error.
+Requests are taken in the file's order; a timestamp that goes back (shards merged by hand have
+such) is no error.
 """
 
 from __future__ import annotations

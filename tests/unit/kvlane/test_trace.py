@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from host_driver.replay.trace import Request, read_trace
 from kvlane.errors import TraceFormatError
+from kvlane.trace import Request, read_trace
 
 GOOD = {"timestamp": 3052, "input_length": 900, "output_length": 80, "hash_ids": [0, 42]}
 
