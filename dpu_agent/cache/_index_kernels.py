@@ -89,6 +89,17 @@ def hash_key(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
 
 
 @kernel
+def identity_of(secrets: NDArray[np.int64], keys: KeyWords, row: int) -> int:
+    """62 bits that stand for ``keys[row]`` where the key is not kept: its hash above its sum.
+
+    Two keys share them with probability 2^-31, whatever hosts send.
+    """
+    pieces = _pieces_at(int(keys.ctypes.data) + KEY_BYTES * row, _SUM_TERMS)
+    total = _sum_of(secrets, pieces, 0)
+    return int(_through_polynomial(secrets, total) << 31 | _folded(total))
+
+
+@kernel
 def hash_all(secrets: NDArray[np.int64], keys: KeyWords) -> NDArray[np.int64]:
     """The hash of each key. Two loops, which the compiler makes work on several keys at once."""
     pieces = _pieces_at(int(keys.ctypes.data), _SUM_TERMS * len(keys))

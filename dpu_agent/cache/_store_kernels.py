@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpu_agent.cache._index_kernels import IndexArrays, KeyWords, find, find_all, insert, remove
+from dpu_agent.cache._index_kernels import (
+    IndexArrays,
+    KeyWords,
+    find,
+    find_all,
+    identity_of,
+    insert,
+    remove,
+)
 from dpu_agent.cache._slot_kernels import (
     SLOT,
     Ledger,
@@ -105,7 +113,9 @@ def match(arrays: StoreArrays, keys: KeyWords) -> int:
 
 
 @kernel
-def _ask_policy(arrays: StoreArrays, function: int, first: int, second: int) -> int:
+def _ask_policy(
+    arrays: StoreArrays, function: int, first: int, second: int = 0, third: int = 0
+) -> int:
     """What the policy answers; below 0 also when it has failed, now or before.
 
     A policy that has failed may be wrong about its slots: what it says then could be anything.
@@ -113,16 +123,10 @@ def _ask_policy(arrays: StoreArrays, function: int, first: int, second: int) -> 
     book = arrays.ledger[0]
     if book["policy_faults"] != 0:
         return NO_VICTIM
-    answer: int = call(function, arrays.policy.context, first, second, 0)
+    answer: int = call(function, arrays.policy.context, first, second, third)
     if answer < 0 and answer != NO_VICTIM:
         book["policy_faults"] += 1
     return answer
-
-
-@kernel
-def _tell_policy(arrays: StoreArrays, function: int, slot: int, now: int) -> None:
-    """Let the policy know what has become of a slot."""
-    _ask_policy(arrays, function, slot, now)
 
 
 @kernel
@@ -135,7 +139,7 @@ def pin(arrays: StoreArrays, keys: KeyWords, now: int) -> SlotArray:
         slot = slots[i]
         if slot >= 0:
             add_pin(arrays.table, arrays.ledger, slot)
-            _tell_policy(arrays, policy.touched, slot, now)
+            _ask_policy(arrays, policy.touched, slot, now)
             book["hits"] += 1
         else:
             book["misses"] += 1
@@ -180,9 +184,9 @@ def _begin_writing(arrays: StoreArrays, keys: KeyWords, row: int, length: int, s
 
 
 @kernel
-def _withdraw(arrays: StoreArrays, slot: int) -> None:
+def _withdraw(arrays: StoreArrays, slot: int, evicted: int) -> None:
     """Take a PUBLISHED slot out of sight; the caller decides what becomes of it."""
-    _tell_policy(arrays, arrays.policy.removed, slot, 0)
+    _ask_policy(arrays, arrays.policy.removed, slot, evicted)
     remove(arrays.by_key, slot)
     book = arrays.ledger[0]
     book["blocks"] -= 1
@@ -213,14 +217,14 @@ def _next_in_turn(arrays: StoreArrays) -> int:
 def _evict(arrays: StoreArrays) -> int:
     """The slot of the most dispensable block, which is withdrawn; -1 when there is none, or
     ``UNFIT - slot`` for one that the policy should not have chosen."""
-    slot = _ask_policy(arrays, arrays.policy.victim, int(arrays.table.ctypes.data), 0)
+    slot = _ask_policy(arrays, arrays.policy.victim, int(arrays.table.ctypes.data))
     if arrays.ledger[0]["policy_faults"] != 0:
         slot = _next_in_turn(arrays)
     if slot < 0:
         return -1
     if not _is_evictable(arrays, slot):
         return UNFIT - slot
-    _withdraw(arrays, slot)
+    _withdraw(arrays, slot, 1)
     arrays.ledger[0]["evicted"] += 1
     return slot
 
@@ -279,6 +283,8 @@ def reserve(
         elif is_full:
             book["refused"] += 1
         else:
+            identity = identity_of(arrays.by_key.secrets, keys, i)
+            _ask_policy(arrays, arrays.policy.missed, identity)
             slot = _room_for_one(arrays)
             if slot <= UNFIT:
                 unfit = UNFIT - slot
@@ -306,7 +312,8 @@ def publish(arrays: StoreArrays, slots: SlotArray, checksums: NDArray[np.int64],
     for i in range(len(slots)):
         record = arrays.table[slots[i]]
         record["checksum"] = checksums[i]
-        _tell_policy(arrays, policy.inserted, slots[i], now)
+        identity = identity_of(arrays.by_key.secrets, arrays.by_key.keys, slots[i])
+        _ask_policy(arrays, policy.inserted, slots[i], identity, now)
         book["bytes"] += np.int64(record["length"])
     book["blocks"] += len(slots)
     book["stored"] += len(slots)
@@ -339,7 +346,7 @@ def delete(arrays: StoreArrays, keys: KeyWords) -> Statuses:
         if slot < 0 or state_of(arrays.table, slot) != _PUBLISHED:
             continue
         statuses[i] = _OK
-        _withdraw(arrays, slot)
+        _withdraw(arrays, slot, 0)
         if pins_of(arrays.table, slot) > 0:
             set_state(arrays.table, slot, _CONDEMNED)
         else:

@@ -27,6 +27,7 @@ class FailingPolicy:
             inserted=self._add("inserted", lambda slot: self._slots.append(slot) or 0),
             touched=self._add("touched", lambda slot: 0),
             removed=self._add("removed", lambda slot: self._slots.remove(slot) or 0),
+            missed=self._add("missed", lambda key: 0),
             victim=self._add("victim", self._oldest),
         )
 

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dpu_agent.cache.policy.arc import ArcPolicy
 from dpu_agent.cache.policy.base import EvictionPolicy
+from dpu_agent.cache.policy.clock import ClockPolicy
+from dpu_agent.cache.policy.clock_age import ClockAgePolicy
+from dpu_agent.cache.policy.lfu import LfuPolicy
+from dpu_agent.cache.policy.lfu_decay import LfuDecayPolicy
 from dpu_agent.cache.policy.lru import LruPolicy
+from dpu_agent.cache.policy.lru_k import LruKPolicy
+from dpu_agent.cache.policy.mq import MqPolicy
+from dpu_agent.cache.policy.s3_fifo import S3FifoPolicy
+from dpu_agent.cache.policy.sieve import SievePolicy
+from dpu_agent.cache.policy.two_q import TwoQPolicy
+from dpu_agent.cache.policy.w_tinylfu import WTinyLfuPolicy
 from kvlane.errors import ConfigError
 
-POLICIES: Mapping[str, Callable[[int], EvictionPolicy]] = {"lru": LruPolicy}
+POLICIES: Mapping[str, Callable[[int], EvictionPolicy]] = {
+    "arc": ArcPolicy,
+    "clock": ClockPolicy,
+    "clock_age": ClockAgePolicy,
+    "lfu": LfuPolicy,
+    "lfu_decay": LfuDecayPolicy,
+    "lru": LruPolicy,
+    "lru_k": LruKPolicy,
+    "mq": MqPolicy,
+    "s3_fifo": S3FifoPolicy,
+    "sieve": SievePolicy,
+    "two_q": TwoQPolicy,
+    "w_tinylfu": WTinyLfuPolicy,
+}
 """Name -> factory that takes the number of slots."""
 
 

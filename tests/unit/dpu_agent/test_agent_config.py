@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpu_agent.cache.policy.registry import POLICIES
 from dpu_agent.config import AgentConfig, SessionsConfig, StoreConfig
 from kvlane.config import load_file, load_mapping, parse_endpoint, render
 from kvlane.errors import ConfigError
@@ -63,6 +64,17 @@ def test_what_the_agent_cannot_keep_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^agent\.yaml: {path}\b"):
         load_mapping(AgentConfig, mapping)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_policy_is_chosen_by_name(policy: str) -> None:
+    assert load_mapping(AgentConfig, {"store": {"policy": policy}}).store.policy == policy
+
+
+def test_an_unknown_policy_lists_those_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_mapping(AgentConfig, {"store": {"policy": "newest"}})
+    assert all(policy in str(caught.value) for policy in POLICIES)
 
 
 def test_capacity_of_exactly_one_block_is_enough() -> None:

@@ -16,7 +16,9 @@ from tests.support.failing_policy import FailingPolicy
 
 CAPACITY = 4
 KEYS = random_keys(3 * CAPACITY)
-every_function = pytest.mark.parametrize("broken", ["inserted", "touched", "removed", "victim"])
+every_function = pytest.mark.parametrize(
+    "broken", ["inserted", "touched", "removed", "missed", "victim"]
+)
 
 
 def make_store(policy: FailingPolicy) -> BlockStore:
