@@ -17,6 +17,7 @@ from emulator.bench import (
     latency,
     match,
     moves,
+    policy,
 )
 from emulator.bench.report import Report
 from emulator.bench.rounds import Progress
@@ -41,6 +42,7 @@ BENCHES: Mapping[str, Run] = {
     idle.NAME: idle.run,
     index.NAME: index.run,
     engine.NAME: _of_its_own_link(engine.run),
+    policy.NAME: _of_its_own_link(policy.run),
 }
 
 STUDIES: Mapping[str, Callable[[int, Progress], Tellable]] = {

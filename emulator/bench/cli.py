@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from emulator.bench.catalogue import BENCHES, STUDIES
+from emulator.bench import policy
+from emulator.bench.catalogue import BENCHES, STUDIES, Run
 from emulator.bench.charts import Curves
 from emulator.bench.report import Failure, Report
 from emulator.bench.showing import Form, show
@@ -32,6 +33,11 @@ ALL = "all"
     show_default=True,
     help="Of the benchmarks whose name does not say it; studies are of all links.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Requests for policy, JSON lines with hash_ids; by itself synthetic chat.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Markdown tables, to paste.")
 @click.option(
@@ -42,7 +48,13 @@ ALL = "all"
     help="Where charts writes its SVG files.",
 )
 def bench(
-    name: str, rounds: int, link: str, as_json: bool, as_markdown: bool, charts_folder: Path
+    name: str,
+    rounds: int,
+    link: str,
+    trace: Path | None,
+    as_json: bool,
+    as_markdown: bool,
+    charts_folder: Path,
 ) -> None:
     """Measure against a limit or a peer in the same run.
 
@@ -59,7 +71,7 @@ def bench(
     report = Report()
     for each in BENCHES if name == ALL else [name]:
         _say(each)
-        report.extend(_outcome(each, rounds, link))
+        report.extend(_outcome(each, _benchmark(each, trace), rounds, link))
     show(report, form)
     if report.failed:
         raise click.exceptions.Exit(1)
@@ -73,10 +85,17 @@ def _study(name: str, rounds: int, form: Form, charts_folder: Path) -> None:
     show(study, form)
 
 
-def _outcome(name: str, rounds: int, link: str) -> Report:
+def _benchmark(name: str, trace: Path | None) -> Run:
+    """The benchmark of a name; that of policies replays a trace, if one is given."""
+    if name == policy.NAME and trace is not None:
+        return lambda rounds, progress, _link: policy.run(rounds, progress, trace)
+    return BENCHES[name]
+
+
+def _outcome(name: str, run: Run, rounds: int, link: str) -> Report:
     """What a benchmark reports, or that it failed: the others are to run all the same."""
     try:
-        return BENCHES[name](rounds, _say, link)
+        return run(rounds, _say, link)
     except Exception as error:
         reason = (
             str(error) if isinstance(error, KvlaneError) else f"{type(error).__name__}: {error}"
