@@ -17,6 +17,7 @@ from emulator.bench import (
     latency,
     match,
     moves,
+    nvme,
     policy,
 )
 from emulator.bench.report import Report
@@ -43,6 +44,7 @@ BENCHES: Mapping[str, Run] = {
     index.NAME: index.run,
     engine.NAME: _of_its_own_link(engine.run),
     policy.NAME: _of_its_own_link(policy.run),
+    nvme.NAME: _of_its_own_link(nvme.run),
 }
 
 STUDIES: Mapping[str, Callable[[int, Progress], Tellable]] = {

@@ -85,6 +85,14 @@ class TraceFormatError(KvlaneError, ValueError):
     """A line of a trace file cannot be read; the text names the file and the line."""
 
 
+class StorageError(KvlaneError):
+    """A directory or file of the segment log cannot be used, or has failed."""
+
+
+class StorageFormatError(StorageError):
+    """A file of the segment log is foreign, damaged, or of a newer format."""
+
+
 GRPC_STATUS: dict[type[KvlaneError], str] = {
     KvlaneError: "INTERNAL",
     ConfigError: "INVALID_ARGUMENT",
@@ -102,6 +110,8 @@ GRPC_STATUS: dict[type[KvlaneError], str] = {
     TransferError: "UNAVAILABLE",
     DeadlineError: "DEADLINE_EXCEEDED",
     TraceFormatError: "INVALID_ARGUMENT",
+    StorageError: "UNAVAILABLE",
+    StorageFormatError: "FAILED_PRECONDITION",
 }
 """Error class -> name of its ``grpc.StatusCode``; total over the tree (a test holds it)."""
 

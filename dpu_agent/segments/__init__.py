@@ -1,0 +1,1 @@
+"""Blocks in files: an append-only log of segments over one or several directories."""
