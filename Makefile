@@ -14,7 +14,7 @@ TRACE ?=
 REQUESTS ?= $(if $(TRACE),2000)
 ARGS ?=
 
-.PHONY: help setup demo test test-nojit warm-check conformance conformance-soak interop interop-upstream roce-soak fuzz-soak lint format proto bench bench-peers clean
+.PHONY: help setup demo test test-nojit warm-check conformance conformance-soak interop interop-upstream roce-soak fuzz-soak crash-soak lint format proto bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,10 @@ roce-soak: setup ## A million operations over bad links; ARGS='--operations n --
 
 fuzz-soak: setup ## Five minutes of frames that are almost right; ARGS='--minutes n --seed n'
 	$(BIN)/python -m tests.soak.fuzz $(ARGS)
+
+crash-soak: setup ## 200 kills and 50 power failures of the segment log, then 200 kills of an agent over it
+	$(BIN)/python -m tests.crash.segments $(ARGS)
+	$(BIN)/python -m tests.crash.agent
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.lane import Lane
 from dpu_agent.sessions import Session, SessionTable
+from dpu_agent.tiers.nvme import NvmeTier
 from kvlane.errors import ConfigError, SessionNotFoundError
 from kvlane.namespace import Namespace
 from kvlane.seams import Clock
@@ -76,11 +77,14 @@ class Agent:
         boot_id: bytes,
         clock: Clock,
         spin_us: int = DEFAULT_SPIN_US,
+        tier: NvmeTier | None = None,
     ) -> None:
         """Must be called on the loop that will use it; ``boot_id`` is new at every start.
 
-        ``ports`` are the blocks as each port reaches them: a lane for each.
+        ``ports`` are the blocks as each port reaches them: a lane for each. ``tier`` is what lies
+        below them, and is started and closed here.
         """
+        self._tier = tier
         self._store = ports[0].store
         self._limits = limits
         self._boot_id = boot_id
@@ -96,12 +100,16 @@ class Agent:
         self.worker_death: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a data worker has died, and the agent with it."""
         self._lanes: list[Lane] = []
+        if tier is not None:
+            tier.start(self._report_worker_death)
         try:
             for blocks in ports:
                 self._lanes.append(self._new_lane(blocks, spin_us))
         except BaseException:
             for lane in self._lanes:
                 lane.stop()
+            if tier is not None:
+                tier.close()
             raise
 
     def _new_lane(self, blocks: Blocks, spin_us: int) -> Lane:
@@ -112,6 +120,7 @@ class Agent:
             spin_ns=spin_us * 1_000,
             on_failure=self._report_failure,
             on_death=self._report_worker_death,
+            tier=self._tier.new_lane() if self._tier else None,
         )
 
     @property
@@ -224,6 +233,8 @@ class Agent:
             executed, counted = await _in_worker(lane, partial(_counts_of, lane))
             commands.update(executed)
             counters.update(counted)
+        if self._tier is not None:
+            counters.update(await asyncio.to_thread(self._tier.counters))
         return AgentStats(
             uptime_ms=(self._clock() - self._started_at) // 1_000_000,
             sessions=len(self._table),
@@ -253,6 +264,8 @@ class Agent:
         finally:
             for lane in self._lanes:
                 await asyncio.to_thread(lane.stop)
+            if self._tier is not None:
+                await asyncio.to_thread(self._tier.close)
 
     def _take_lane(self, session_id: int) -> Lane:
         """The lane with the fewest sessions, for one more."""

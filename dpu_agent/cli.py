@@ -14,7 +14,7 @@ import click
 from dpu_agent.config import AgentConfig
 from dpu_agent.runtime.process import Ready, compile_ahead, run_agent
 from kvlane.config import load_file
-from kvlane.errors import ConfigError, VerbsError
+from kvlane.errors import ConfigError, StorageError, VerbsError
 from kvlane.jit import CACHE_DIR
 
 
@@ -37,7 +37,7 @@ def run_command(
     _log_to_stderr()
     try:
         code = run_agent(config(), announce=announce, stop_at_stdin_eof=stop_at_stdin_eof)
-    except (ConfigError, VerbsError) as error:
+    except (ConfigError, StorageError, VerbsError) as error:
         raise CannotStartError(str(error)) from error
     sys.exit(code)
 

@@ -81,6 +81,41 @@ class StoreConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NvmeConfig:
+    """The tier below memory: files that blocks go to before they would be evicted."""
+
+    directories: str = setting(
+        "",
+        "Directories for it, with ':' between them, best one a device; empty: there is none.",
+        rule="Nothing else may write there. What is there is found again at the next start.",
+    )
+    capacity_bytes: int = setting(
+        16 << 30,
+        "Room that it may take in each directory; it is allocated as it is needed.",
+        unit=BYTES,
+        rule="Leave a tenth of the device free, so that it need not slow down.",
+    )
+    segment_bytes: int = setting(
+        256 << 20,
+        "Size of a file. Space is given back by whole files.",
+        unit=BYTES,
+        rule="Some hundred times a block; capacity_bytes must hold four.",
+    )
+    policy: str = setting(
+        "lru",
+        "Eviction policy, which chooses the blocks that leave a full tier.",
+        choices=POLICIES,
+    )
+    read_depth: int = setting(16, "Reads under way at a time, for each directory.", minimum=1)
+    write_depth: int = setting(8, "Writes under way at a time, for each directory.", minimum=1)
+    direct: str = setting(
+        "auto",
+        "O_DIRECT: used where the file system has it, an error where it has not, or never used.",
+        choices=("auto", "require", "off"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SessionsConfig:
     """What hosts may take of the agent."""
 
@@ -148,5 +183,6 @@ class AgentConfig:
     control: ControlConfig = ControlConfig()
     device: DeviceConfig = DeviceConfig()
     store: StoreConfig = StoreConfig()
+    nvme: NvmeConfig = NvmeConfig()
     sessions: SessionsConfig = SessionsConfig()
     data: DataConfig = DataConfig()

@@ -12,6 +12,7 @@ from dpu_agent.config import SessionsConfig
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.server import CapsuleServer
 from dpu_agent.runtime.worker import DataWorker
+from dpu_agent.tiers.lane_tier import LaneTier
 
 
 class Lane:
@@ -26,6 +27,7 @@ class Lane:
         spin_ns: int,
         on_failure: Callable[[int, str], None],
         on_death: Callable[[BaseException], None],
+        tier: LaneTier | None = None,
     ) -> None:
         """Both callbacks come from the lane's thread; see ``CapsuleServer`` and ``DataWorker``."""
         self.device = blocks.pool.device
@@ -41,8 +43,11 @@ class Lane:
             max_sessions=limits.max_sessions,
             max_queue_depth=limits.max_queue_depth,
             on_failure=on_failure,
+            colder=tier,
         )
         self.worker = DataWorker(self.server, spin_ns=spin_ns, on_death=self._note_death)
+        if tier is not None:
+            tier.attach(self.server, self.worker)
         self.worker.start()
 
     def _note_death(self, error: BaseException) -> None:

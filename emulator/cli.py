@@ -66,6 +66,14 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
 @click.option("--capacity", default="1GiB", show_default=True, help="Memory for blocks.")
 @click.option("--block-bytes", default="1MiB", show_default=True, help="Size of a slot.")
 @click.option("--policy", default="lru", show_default=True, help="Eviction policy.")
+@click.option(
+    "--nvme",
+    "directories",
+    default="",
+    help="Directories for a tier below memory, with ':' between them; there is none by default.",
+)
+@click.option("--nvme-capacity", default="16GiB", show_default=True, help="In each of them.")
+@click.option("--nvme-segment", default="256MiB", show_default=True, help="Size of their files.")
 @click.option("--faults", default="", help="Faults of the emulated link; none by default.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the faults.")
 @click.option(
@@ -90,6 +98,9 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     capacity: str,
     block_bytes: str,
     policy: str,
+    directories: str,
+    nvme_capacity: str,
+    nvme_segment: str,
     faults: str,
     seed: int,
     mtu: int,
@@ -115,6 +126,11 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
                 "capacity_bytes": capacity,
                 "block_bytes": block_bytes,
                 "policy": policy,
+            },
+            "nvme": {
+                "directories": directories,
+                "capacity_bytes": nvme_capacity,
+                "segment_bytes": nvme_segment,
             },
             "data": {"spin_us": spin_us, "workers": workers},
         }

@@ -40,7 +40,7 @@ class Dpu:
         self.root_key = root
         """The parent of the first block of every chain, for ``block_chain``."""
 
-    async def store(self, keys: Keys, blocks: Blocks) -> StoreResult:
+    async def store(self, keys: Keys, blocks: Blocks, *, persistent: bool = False) -> StoreResult:
         """Publish ``blocks[i]`` under ``keys[i]``; the first writer of a key wins.
 
         ``blocks`` is a list of buffers (bytes, arrays, CPU tensors) or one array with a row
@@ -48,8 +48,11 @@ class Dpu:
         else is copied once. ``ConfigError`` names a block that cannot be used;
         ``TransferError`` and ``DeadlineError`` say that the connection is gone; what is
         known of each key is in their ``results``.
+
+        ``persistent`` waits until the blocks survive a crash of the agent; a block that is there
+        but would not is NOT_PERSISTENT.
         """
-        return await self._run(self._session.store(keys, blocks))
+        return await self._run(self._session.store(keys, blocks, persistent=persistent))
 
     async def retrieve(self, keys: Keys, into: Blocks) -> RetrieveResult:
         """Fetch the block of ``keys[i]`` into ``into[i]``, of the kinds that ``store`` takes.

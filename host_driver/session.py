@@ -89,12 +89,14 @@ class Session:
 
     # Operations
 
-    def store(self, keys: Keys, blocks: Blocks) -> Operation[StoreResult]:
+    def store(
+        self, keys: Keys, blocks: Blocks, *, persistent: bool = False
+    ) -> Operation[StoreResult]:
         """A STORE of ``blocks[i]`` under ``keys[i]``."""
         listed = block_list(blocks, name="blocks", writable=False)
         if self._block_bytes:
             self._require_lengths(listed, "blocks", listed.lengths == self._block_bytes)
-        return self._transfer(StoreOperation, keys, listed, "blocks")
+        return self._transfer(StoreOperation, keys, listed, "blocks", persistent=persistent)
 
     def retrieve(self, keys: Keys, into: Blocks) -> Operation[RetrieveResult]:
         """A RETRIEVE of ``keys[i]`` into ``into[i]``."""
@@ -198,7 +200,13 @@ class Session:
             )
 
     def _transfer(
-        self, kind: type[Transfer[T]], keys: Keys, blocks: BlockList, name: str
+        self,
+        kind: type[Transfer[T]],
+        keys: Keys,
+        blocks: BlockList,
+        name: str,
+        *,
+        persistent: bool = False,
     ) -> Transfer[T]:
         request = self._request(keys)
         if len(request.keys) != len(blocks):
@@ -209,6 +217,7 @@ class Session:
             request,
             Placement(blocks, located.rkeys, staging),
             checksums=self._config.verify_checksums,
+            persistent=persistent,
         )
         transfer.regions = located.regions
         return transfer

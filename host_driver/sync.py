@@ -33,9 +33,9 @@ class SyncDpu:
         self.root_key = root
         """The parent of the first block of every chain, for ``block_chain``."""
 
-    def store(self, keys: Keys, blocks: Blocks) -> StoreResult:
+    def store(self, keys: Keys, blocks: Blocks, *, persistent: bool = False) -> StoreResult:
         """Publish ``blocks[i]`` under ``keys[i]``; the first writer of a key wins."""
-        return self._run(self._session.store(keys, blocks))
+        return self._run(self._session.store(keys, blocks, persistent=persistent))
 
     def retrieve(self, keys: Keys, into: Blocks) -> RetrieveResult:
         """Fetch the block of ``keys[i]`` into ``into[i]``."""

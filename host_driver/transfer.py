@@ -53,15 +53,18 @@ class Transfer(Operation[T]):
         placement: Placement,
         *,
         checksums: bool,
+        persistent: bool = False,
         results: NDArray[np.void] | None = None,
     ) -> None:
-        """``results`` is where the KEY_RESULT of each key goes, if not into an array of its own."""
+        """``persistent`` concerns a STORE. ``results`` is where the KEY_RESULT of each key goes, if
+        not into an array of its own."""
         super().__init__(request)
         self.placement = placement
         self._blocks = placement.blocks
         self._rkeys = placement.rkeys
         self._staging = placement.staging
         self._checksums = checksums
+        self._persistent = persistent
         self._results = np.zeros(len(self.keys), KEY_RESULT) if results is None else results
         self._results["status"] = _ABORTED
         self._room_before = np.empty(len(self.keys) + 1, np.int64)
@@ -80,6 +83,7 @@ class Transfer(Operation[T]):
             Request(self.keys[span], self.deadline_ns),
             Placement(self._blocks.part(span), rkeys, self._staging),
             checksums=self._checksums,
+            persistent=self._persistent,
             results=self._results[span],
         )
 
@@ -178,8 +182,9 @@ class StoreOperation(Transfer[StoreResult]):
 
     @property
     def _flags(self) -> CommandFlags:
-        """CHECKSUM where the agent is to compare."""
-        return CommandFlags.CHECKSUM if self._checksums else _NO_FLAGS
+        """CHECKSUM where the agent is to compare, PERSISTENT where it is to wait for that."""
+        flags = CommandFlags.CHECKSUM if self._checksums else _NO_FLAGS
+        return flags | CommandFlags.PERSISTENT if self._persistent else flags
 
     def result(self) -> StoreResult:
         """How it ended, key by key."""

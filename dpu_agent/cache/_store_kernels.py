@@ -73,7 +73,7 @@ class StoreArrays(NamedTuple):
 
 
 @kernel
-def _find_published(arrays: StoreArrays, keys: KeyWords) -> SlotArray:
+def find_published(arrays: StoreArrays, keys: KeyWords) -> SlotArray:
     """The slot of each key that is published, else -1."""
     slots = find_all(arrays.by_key, keys)
     table = int(arrays.table.ctypes.data)
@@ -95,7 +95,7 @@ def slot_offset(arrays: StoreArrays, slot: Any) -> Any:
 @kernel
 def exist(arrays: StoreArrays, keys: KeyWords) -> Statuses:
     """OK or NOT_FOUND for each key."""
-    slots = _find_published(arrays, keys)
+    slots = find_published(arrays, keys)
     statuses = np.empty(len(keys), np.uint8)
     for i in range(len(keys)):
         statuses[i] = _OK if slots[i] >= 0 else _NOT_FOUND
@@ -105,7 +105,7 @@ def exist(arrays: StoreArrays, keys: KeyWords) -> Statuses:
 @kernel
 def match(arrays: StoreArrays, keys: KeyWords) -> int:
     """How many keys, from the first on, are published without a gap."""
-    slots = _find_published(arrays, keys)
+    slots = find_published(arrays, keys)
     for i in range(len(keys)):
         if slots[i] < 0:
             return i
@@ -134,7 +134,7 @@ def pin(arrays: StoreArrays, keys: KeyWords, now: int) -> SlotArray:
     """Pin what is published; slots, -1 where absent."""
     policy = arrays.policy
     book = arrays.ledger[0]
-    slots = _find_published(arrays, keys)
+    slots = find_published(arrays, keys)
     for i in range(len(keys)):
         slot = slots[i]
         if slot >= 0:
@@ -184,7 +184,7 @@ def _begin_writing(arrays: StoreArrays, keys: KeyWords, row: int, length: int, s
 
 
 @kernel
-def _withdraw(arrays: StoreArrays, slot: int, evicted: int) -> None:
+def withdraw(arrays: StoreArrays, slot: int, evicted: int) -> None:
     """Take a PUBLISHED slot out of sight; the caller decides what becomes of it."""
     _ask_policy(arrays, arrays.policy.removed, slot, evicted)
     remove(arrays.by_key, slot)
@@ -214,17 +214,24 @@ def _next_in_turn(arrays: StoreArrays) -> int:
 
 
 @kernel
-def _evict(arrays: StoreArrays) -> int:
-    """The slot of the most dispensable block, which is withdrawn; -1 when there is none, or
-    ``UNFIT - slot`` for one that the policy should not have chosen."""
+def next_victim(arrays: StoreArrays) -> int:
+    """The slot of the most dispensable block; -1 when there is none, or ``UNFIT - slot`` for one
+    that the policy should not have chosen."""
     slot = _ask_policy(arrays, arrays.policy.victim, int(arrays.table.ctypes.data))
     if arrays.ledger[0]["policy_faults"] != 0:
         slot = _next_in_turn(arrays)
     if slot < 0:
         return -1
-    if not _is_evictable(arrays, slot):
-        return UNFIT - slot
-    _withdraw(arrays, slot, 1)
+    return slot if _is_evictable(arrays, slot) else UNFIT - slot
+
+
+@kernel
+def _evict(arrays: StoreArrays) -> int:
+    """The slot of the most dispensable block, which is withdrawn; otherwise as ``next_victim``."""
+    slot: int = next_victim(arrays)
+    if slot < 0:
+        return slot
+    withdraw(arrays, slot, 1)
     arrays.ledger[0]["evicted"] += 1
     return slot
 
@@ -346,7 +353,7 @@ def delete(arrays: StoreArrays, keys: KeyWords) -> Statuses:
         if slot < 0 or state_of(arrays.table, slot) != _PUBLISHED:
             continue
         statuses[i] = _OK
-        _withdraw(arrays, slot, 0)
+        withdraw(arrays, slot, 0)
         if pins_of(arrays.table, slot) > 0:
             set_state(arrays.table, slot, _CONDEMNED)
         else:

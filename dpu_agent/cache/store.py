@@ -19,12 +19,14 @@ from dpu_agent.cache._store_kernels import Statuses, StoreArrays
 from dpu_agent.cache._store_kernels import slot_offset as offset_of_slot
 from dpu_agent.cache.index import key_words, new_index
 from dpu_agent.cache.policy.base import EvictionPolicy, SlotArray
+from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.control.core import StoreStats
 from kvlane._ticket_kernels import GATE_WORDS
 from kvlane.capsule import KeyArray
 from kvlane.errors import ConfigError
 from kvlane.limits import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
 
+_EMPTY_SEED = 0
 _Slots = TypeVar("_Slots", int, SlotArray)
 
 
@@ -187,3 +189,13 @@ class BlockStore:
             writing=int(book["writing"]),
             policy_faults=int(book["policy_faults"]),
         )
+
+
+def empty_store() -> BlockStore:
+    """A store in which nothing lies and nothing will."""
+    return BlockStore(
+        capacity_blocks=1,
+        block_bytes=MIN_BLOCK_BYTES,
+        policy=make_policy("lru", 1),
+        seed=_EMPTY_SEED,
+    )

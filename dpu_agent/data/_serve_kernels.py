@@ -7,9 +7,10 @@ Every command that arrives gets exactly one response, unless its session ends fi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpu_agent.cache import _shared_store_kernels as store_kernels
+from dpu_agent.data import _cold_kernels as cold_kernels
 from dpu_agent.data._capsule_kernels import (
     ReadCommand,
     moves_payload,
@@ -24,14 +25,17 @@ from dpu_agent.data._posting_kernels import (
 )
 from dpu_agent.data._transfer_kernels import (
     RESULT,
+    await_persistence,
     begin,
     capsule_of,
     count_done,
     finish,
+    judge_persistence,
     keys_of,
     response_of,
     results_at,
     sum_arrived,
+    take_up,
 )
 from dpu_agent.data._work_id_kernels import WorkKind, unpack_work_id
 from dpu_agent.data.state import (
@@ -49,7 +53,7 @@ from dpu_agent.data.state import (
 from kvlane._clock_kernels import monotonic_ns
 from kvlane._scheduling_kernels import wait_a_turn
 from kvlane.atomics import load_acquire
-from kvlane.capsule import HEADER_BYTES, CommandStatus, KeyStatus, Opcode
+from kvlane.capsule import HEADER_BYTES, CommandFlags, CommandStatus, KeyStatus, Opcode
 from kvlane.jit import kernel
 from kvlane.rawmem import bytes_at, record_accessor, words_at
 from kvlane.verbs import _call_kernels as verbs
@@ -66,12 +70,15 @@ _OK = int(CommandStatus.OK)
 _BAD_SESSION = int(CommandStatus.BAD_SESSION)
 _TOO_MANY = int(CommandStatus.TOO_MANY_IN_FLIGHT)
 _KEY_OK = int(KeyStatus.OK)
+_ABORTED = int(KeyStatus.ABORTED)
+_PERSISTENT = int(CommandFlags.PERSISTENT)
 _SUCCESS = int(WcStatus.SUCCESS)
 _FLUSHED = int(WcStatus.WR_FLUSH_ERR)
 _KIND_RECEIVE = int(WorkKind.RECEIVE)
 _KIND_RESPONSE = int(WorkKind.RESPONSE)
 _FREE = int(CommandState.FREE)
 _TRANSFER = int(CommandState.TRANSFER)
+_AWAITING = int(CommandState.AWAITING)
 _BROKEN = int(Trouble.BROKEN)
 _NO_TROUBLE = int(Trouble.NONE)
 _RESULT_BYTES = int(RESULT.itemsize)
@@ -103,24 +110,96 @@ def _answer(serving: Serving, connection: Any, slot: int, buffer: int, read: Rea
     """Execute a command that moves no payload."""
     keys = keys_of(capsule_of(connection, buffer), read.key_count)
     if read.opcode not in (_EXIST, _DELETE):
-        matched = store_kernels.match(serving.store, keys)
+        matched = cold_kernels.match(serving, keys)
         bare = ReadCommand(_OK, read.opcode, 0, read.command_id, 0, read.session)
         _respond(serving, connection, slot, bare, matched, 0)
         return
     if read.opcode == _EXIST:
-        statuses = store_kernels.exist(serving.store, keys)
+        statuses = cold_kernels.exist(serving, keys)
     else:
         statuses = store_kernels.delete(serving.store, keys)
-    padded = (read.key_count + 3) & ~3
+    found = _put_statuses(connection, slot, statuses)
+    _respond(serving, connection, slot, read, found, _padded(read.key_count))
+
+
+@kernel
+def _padded(key_count: int) -> int:
+    """Bytes of so many statuses of one byte."""
+    return (key_count + 3) & ~3
+
+
+@kernel
+def _put_statuses(connection: Any, slot: int, statuses: Any) -> int:
+    """Write the results of an EXIST or DELETE; how many are OK."""
+    padded = _padded(len(statuses))
     out = bytes_at(response_of(connection, slot) + HEADER_BYTES, padded)
     found = 0
-    for i in range(read.key_count):
+    for i in range(len(statuses)):
         out[i] = statuses[i]
         if statuses[i] == _KEY_OK:
             found += 1
-    for i in range(read.key_count, padded):
+    for i in range(len(statuses), padded):
         out[i] = 0
-    _respond(serving, connection, slot, read, found, padded)
+    return found
+
+
+@kernel
+def _occupy(connection: Any, slot: int, buffer: int, read: ReadCommand) -> Any:
+    """Remember a command that does not end in the step that reads it."""
+    command = command_at(connection.commands, slot)
+    command.opcode = read.opcode
+    command.command_flags = read.command_flags
+    command.command_id = read.command_id
+    command.key_count = read.key_count
+    command.buffer = buffer
+    command.next_key = command.next_offset = 0
+    command.cold = command.is_awaited_over = 0
+    command.number = connection.begun
+    connection.begun += 1
+    connection.in_flight += 1
+    return command
+
+
+@kernel
+def _delete_everywhere(
+    serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand
+) -> None:
+    """Execute a DELETE while blocks lie in a colder tier: what lies there is awaited to be gone."""
+    keys = keys_of(capsule_of(connection, buffer), read.key_count)
+    statuses, colder = cold_kernels.delete(serving, keys)
+    found = _put_statuses(connection, slot, statuses)
+    if colder == 0:
+        _respond(serving, connection, slot, read, found, _padded(read.key_count))
+        _give_back(connection, buffer)
+        return
+    command = _occupy(connection, slot, buffer, read)
+    command.state = _AWAITING
+    command.cold = colder
+    command.next_key = found
+    cold_kernels.hand_over(serving, connection.index, slot)
+
+
+@kernel
+def _doubt_delete(connection: Any, slot: int) -> None:
+    """Whether the blocks of a DELETE come back after a crash is not known."""
+    command = command_at(connection.commands, slot)
+    statuses = bytes_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
+    for i in range(command.key_count):
+        if statuses[i] == _KEY_OK:
+            statuses[i] = _ABORTED
+    command.next_key = 0
+
+
+@kernel
+def _conclude_delete(serving: Serving, connection: Any, slot: int) -> None:
+    """What lay in a colder tier is gone from there too."""
+    command = command_at(connection.commands, slot)
+    connection.in_flight -= 1
+    _give_back(connection, command.buffer)
+    key_count = command.key_count
+    read = ReadCommand(_OK, _DELETE, 0, command.command_id, key_count, connection.session)
+    command.cold = 0
+    _respond(serving, connection, slot, read, command.next_key, _padded(key_count))
 
 
 @kernel
@@ -128,22 +207,86 @@ def _start(
     serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand, now: int
 ) -> None:
     """Begin a transfer; one of which nothing moves ends at once."""
-    command = command_at(connection.commands, slot)
+    command = _occupy(connection, slot, buffer, read)
     command.state = _TRANSFER
-    command.opcode = read.opcode
-    command.command_flags = read.command_flags
-    command.command_id = read.command_id
-    command.key_count = read.key_count
-    command.buffer = buffer
-    command.next_key = command.next_offset = 0
     moving = begin(serving, connection, slot, read.opcode, read.key_count, buffer, now)
-    command.number = connection.begun
-    connection.begun += 1
-    connection.in_flight += 1
+    cold_kernels.watch_room(serving)
+    if command.cold != 0:
+        cold_kernels.hand_over(serving, connection.index, slot)
+    if moving == 0:
+        _end_pass(serving, connection, slot, now)
+    else:
+        enqueue(connection, slot)
+
+
+@kernel
+def _end_pass(serving: Serving, connection: Any, slot: int, now: int) -> None:
+    """All that could move has moved: the response may leave, unless something is awaited."""
+    command = command_at(connection.commands, slot)
+    if command.opcode == _STORE and command.command_flags & _PERSISTENT:
+        finish(serving, connection, slot, now)
+        command.cold = await_persistence(serving, connection, slot)
+        if command.cold != 0:
+            command.state = _AWAITING
+            cold_kernels.hand_over(serving, connection.index, slot)
+            return
+    if command.cold == 0:
+        _conclude(serving, connection, slot, now)
+        return
+    finish(serving, connection, slot, now)
+    command.state = _AWAITING
+    if command.is_awaited_over != 0:
+        _go_on(serving, connection, slot, now)
+
+
+@kernel
+def _go_on(serving: Serving, connection: Any, slot: int, now: int) -> None:
+    """Send what was awaited, as far as it is in memory now."""
+    command = command_at(connection.commands, slot)
+    if command.opcode == _DELETE:
+        _conclude_delete(serving, connection, slot)
+        return
+    if command.opcode == _STORE:
+        command.cold = 0
+        judge_persistence(serving, connection, slot)
+        _conclude(serving, connection, slot, now)
+        return
+    moving = take_up(serving, connection, slot, now)
+    command.state = _TRANSFER
+    command.next_key = command.next_offset = 0
     if moving == 0:
         _conclude(serving, connection, slot, now)
     else:
         enqueue(connection, slot)
+
+
+class ResumedCommand(NamedTuple):
+    """A command that has awaited something."""
+
+    connection: int
+    """Its index in the table."""
+    serial: int
+    slot: int
+    number: int
+
+
+@kernel
+def resume(serving: Serving, which: ResumedCommand, succeeded: bool, now: int) -> None:
+    """What a command awaits has come about, or will not; one that is gone by now is passed over."""
+    connection = connection_at(serving.connections, which.connection)
+    if connection.in_use == 0 or connection.serial != which.serial:
+        return
+    command = command_at(connection.commands, which.slot)
+    if command.number != which.number or command.cold == 0:
+        return
+    if command.state == _AWAITING:
+        if command.opcode == _DELETE and not succeeded:
+            _doubt_delete(connection, which.slot)
+        _go_on(serving, connection, which.slot, now)
+        connection.touched = 1
+        _post_touched(serving)
+    else:
+        command.is_awaited_over = 1
 
 
 @kernel
@@ -188,6 +331,9 @@ def _execute(
         if moves_payload(read.opcode):
             _start(serving, connection, slot, buffer, read, now)
             return
+        if read.opcode == _DELETE and cold_kernels.has_cold(serving):
+            _delete_everywhere(serving, connection, slot, buffer, read)
+            return
         _answer(serving, connection, slot, buffer, read)
     _give_back(connection, buffer)
 
@@ -223,7 +369,7 @@ def _take_posted(serving: Serving, connection: Any, now: int) -> None:
     if command.opcode == _STORE and serving.calls.sums_reads == 0:
         sum_arrived(serving, connection, entry)
     if entry.end_key == command.key_count:
-        _conclude(serving, connection, entry.slot, now)
+        _end_pass(serving, connection, entry.slot, now)
 
 
 @kernel

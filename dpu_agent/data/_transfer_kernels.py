@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpu_agent.cache import _shared_store_kernels as store_kernels
 from dpu_agent.cache._store_kernels import slot_offset
 from dpu_agent.data._capsule_kernels import moves_payload
+from dpu_agent.data._cold_kernels import cold_positions, has_colder_tier, mark_cold
 from dpu_agent.data._region_kernels import is_inside
 from dpu_agent.data.state import (
     RESPONSE_BYTES,
@@ -55,6 +56,7 @@ _BAD_LENGTH = int(KeyStatus.BAD_LENGTH)
 _BAD_REGION = int(KeyStatus.BAD_REGION)
 _MISMATCH = int(KeyStatus.CHECKSUM_MISMATCH)
 _ABORTED = int(KeyStatus.ABORTED)
+_NOT_PERSISTENT = int(KeyStatus.NOT_PERSISTENT)
 _MISUSE = int(Trouble.STORE_MISUSE)
 _UNFIT = int(Trouble.UNFIT_VICTIM)
 
@@ -129,7 +131,7 @@ def _chosen_keys(keys: Any, chosen: Words) -> Any:
 def begin(
     serving: Serving, connection: Any, slot: int, opcode: int, key_count: int, buffer: int, now: int
 ) -> int:
-    """Take from the store what it grants for a command; the number of keys that move."""
+    """Take from the store what it grants for a command; the number of keys that move now."""
     capsule = capsule_of(connection, buffer)
     results = results_at(response_of(connection, slot) + HEADER_BYTES, key_count)
     descriptors = descriptors_of(capsule, key_count)
@@ -139,7 +141,40 @@ def begin(
     keys = _chosen_keys(keys_of(capsule, key_count), inside)
     if opcode == _STORE:
         return _begin_store(serving, connection, descriptors, inside, keys, results, held)
-    return _begin_retrieve(serving, descriptors, inside, keys, results, held, now)
+    moving = _pin_present(serving, descriptors, inside, keys, results, held, now)
+    missing = _not_found(results, inside)
+    command = command_at(connection.commands, slot)
+    unfound = _chosen_keys(keys_of(capsule, key_count), missing)
+    command.cold = mark_cold(serving, unfound, missing, results)
+    return moving
+
+
+@kernel
+def take_up(serving: Serving, connection: Any, slot: int, now: int) -> int:
+    """Take from the store what a RETRIEVE has awaited; the number of keys that move."""
+    command = command_at(connection.commands, slot)
+    capsule = capsule_of(connection, command.buffer)
+    results = results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
+    held = block_slots_of(connection, slot, command.key_count)
+    awaited = cold_positions(results)
+    for position in awaited:
+        results[position]["status"] = _OK
+    keys = _chosen_keys(keys_of(capsule, command.key_count), awaited)
+    descriptors = descriptors_of(capsule, command.key_count)
+    command.cold = command.is_awaited_over = 0
+    return _pin_present(serving, descriptors, awaited, keys, results, held, now)
+
+
+@kernel
+def _not_found(results: Any, positions: Words) -> Words:
+    """Those of some positions whose keys were not found."""
+    found = np.empty(len(positions), np.int64)
+    count = 0
+    for position in positions:
+        if results[position]["status"] == _NOT_FOUND:
+            found[count] = position
+            count += 1
+    return found[:count]
 
 
 @kernel
@@ -169,7 +204,7 @@ def _begin_store(
 
 
 @kernel
-def _begin_retrieve(
+def _pin_present(
     serving: Serving,
     descriptors: int,
     inside: Words,
@@ -178,6 +213,7 @@ def _begin_retrieve(
     held: Words,
     now: int,
 ) -> int:
+    """Pin what is in memory, and say of the rest that it was not found; how many keys move."""
     slots = store_kernels.pin(serving.store, keys, now)
     table = serving.store.table
     moving = 0
@@ -306,6 +342,34 @@ def _finish_retrieve(serving: Serving, connection: Any, results: Any, held: Word
             result["length"] = 0
             result["checksum"] = 0
             result["generation"] = 0
+
+
+@kernel
+def await_persistence(serving: Serving, connection: Any, slot: int) -> int:
+    """How many keys of a STORE that has ended are to be made persistent; without a tier for that
+    none, and they are told so."""
+    if has_colder_tier(serving):
+        return count_done(_results_of(connection, slot))
+    judge_persistence(serving, connection, slot)
+    return 0
+
+
+@kernel
+def judge_persistence(serving: Serving, connection: Any, slot: int) -> None:
+    """Say of each key that is there whether it survives a crash: what lies colder does."""
+    command = command_at(connection.commands, slot)
+    results = _results_of(connection, slot)
+    keys = keys_of(capsule_of(connection, command.buffer), command.key_count)
+    statuses = store_kernels.exist(serving.cold, keys)
+    for i in range(len(results)):
+        if results[i]["status"] in (_OK, _EXISTS) and statuses[i] != _OK:
+            results[i]["status"] = _NOT_PERSISTENT
+
+
+@kernel
+def _results_of(connection: Any, slot: int) -> Any:
+    command = command_at(connection.commands, slot)
+    return results_at(response_of(connection, slot) + HEADER_BYTES, command.key_count)
 
 
 @kernel

@@ -3,9 +3,9 @@ holds their bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dpu_agent.cache.store import BlockStore
+from dpu_agent.cache.store import BlockStore, empty_store
 from dpu_agent.data.pool import PayloadPool
 
 
@@ -15,3 +15,5 @@ class Blocks:
 
     store: BlockStore
     pool: PayloadPool
+    cold: BlockStore = field(default_factory=empty_store)
+    """What a colder tier has. Its slots are rows of metadata, not places in the pool."""

@@ -28,6 +28,8 @@ from kvlane.verbs.enums import AccessFlags
 from kvlane.verbs.protocols import CompletionQueue, Device, QpOptions
 from kvlane.verbs.records import new_records
 
+_RUNNING = (CommandState.TRANSFER, CommandState.AWAITING)
+
 
 def completions_max(queue_depth: int) -> int:
     """Completions that one session can have queued: its whole queues, flushed."""
@@ -52,7 +54,7 @@ class Connection:
         session_id: int,
         queue_depth: int,
     ) -> None:
-        """``record`` is the connection's own in the CONNECTION table, all zero."""
+        """``record`` is the connection's own in the CONNECTION table, all zero but its index."""
         self.session_id = session_id
         self._record = record
         self._arrays: list[Any] = []
@@ -127,7 +129,7 @@ class Connection:
     def _running(self) -> set[int]:
         """The numbers of the transfers that have not ended."""
         commands = self._commands
-        return set(commands["number"][commands["state"] == CommandState.TRANSFER].tolist())
+        return set(commands["number"][np.isin(commands["state"], _RUNNING)].tolist())
 
     def close(self, serving: Serving) -> None:
         """Destroy the queue pair, and only then let go of what its transfers held.

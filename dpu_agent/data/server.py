@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpu_agent.control.core import RemoteRegion
-from dpu_agent.data._serve_kernels import run, serve
+from dpu_agent.data._awaited_kernels import copy_awaited
+from dpu_agent.data._serve_kernels import ResumedCommand, resume, run, serve
+from dpu_agent.data.awaited import AwaitedBlocks, ColderTier
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.connection import Connection, completions_max
 from dpu_agent.data.failures import explain
@@ -29,7 +31,7 @@ from dpu_agent.data.state import (
 from kvlane._clock_kernels import SCRATCH_WORDS
 from kvlane.capsule import Opcode
 from kvlane.errors import CapacityError, ConfigError, SessionNotFoundError, VerbsError
-from kvlane.limits import CREDIT_SLACK, MAX_QUEUE_DEPTH
+from kvlane.limits import CREDIT_SLACK, KEY_BYTES, MAX_KEYS_PER_CAPSULE, MAX_QUEUE_DEPTH
 from kvlane.verbs.calls import FAULT
 from kvlane.verbs.protocols import CompletionQueue, Device, QpEndpoint
 from kvlane.verbs.records import RECV_WR, SEND_WR, WC, new_records
@@ -64,11 +66,14 @@ class CapsuleServer:
         max_sessions: int,
         max_queue_depth: int,
         on_failure: Callable[[int, str], None],
+        colder: ColderTier | None = None,
     ) -> None:
-        """``on_failure(session id, reason)`` tells of a session that ended by itself."""
+        """``on_failure(session id, reason)`` tells of a session that ended by itself; whoever
+        gives blocks with a colder tier says who looks after that."""
         self._device = device
         self._blocks = blocks
         self._on_failure = on_failure
+        self._colder = colder
         self._cq = _create_cq(device, max_sessions, max_queue_depth)
         self._connections = new_records(CONNECTION, max_sessions)
         self._executed = np.zeros(_OPCODES, np.int64)
@@ -77,12 +82,16 @@ class CapsuleServer:
         self._receives = new_records(RECV_WR, MAX_QUEUE_DEPTH + CREDIT_SLACK)
         self._boot_id = np.frombuffer(boot_id, np.uint8).copy()
         self._clock = np.zeros(SCRATCH_WORDS, np.int64)
+        slots = max_sessions * (max_queue_depth + CREDIT_SLACK)
+        self._awaiting = np.zeros((slots, 2), np.int64)
+        self._awaited_keys = np.zeros((MAX_KEYS_PER_CAPSULE, KEY_BYTES), np.uint8)
         self._server = new_records(SERVER, 1)
         self._fill_server_record()
         self._by_id: dict[int, Connection] = {}
         self._by_index: dict[int, Connection] = {}
         self._serving = Serving(
             store=blocks.store.arrays,
+            cold=blocks.cold.arrays,
             calls=device.calls,
             server=int(self._server.ctypes.data),
             connections=int(self._connections.ctypes.data),
@@ -99,6 +108,9 @@ class CapsuleServer:
         record.boot_id = self._boot_id.ctypes.data
         record.executed = self._executed.ctypes.data
         record.clock = self._clock.ctypes.data
+        record.awaiting = self._awaiting.ctypes.data
+        record.awaiting_size = len(self._awaiting)
+        record.low_water = self._colder.low_water_blocks if self._colder else 0
 
     @property
     def executed(self) -> dict[str, int]:
@@ -116,6 +128,7 @@ class CapsuleServer:
         """Connect a session's queue pair; return the agent's end of it."""
         index = self._free_index()
         self._connections[index] = np.zeros(1, CONNECTION)[0]
+        self._connections[index].index = index
         connection = Connection(
             self._device, self._cq, self._connections[index], session_id, queue_depth
         )
@@ -168,6 +181,14 @@ class CapsuleServer:
             result = run(self._serving, spin_ns, limit_ns, wake_fd)
         self._look_after(result)
 
+    def resume(self, awaited: AwaitedBlocks, now: int, *, succeeded: bool = True) -> None:
+        """What a command awaits has come about, as far as it will; ``succeeded`` says of a DELETE
+        whether its blocks are gone for good. A session that has ended is no error."""
+        which = ResumedCommand(awaited.connection, awaited.serial, awaited.slot, awaited.number)
+        with self._device.hold():
+            resume(self._serving, which, succeeded, now)
+        self._look_after(0)
+
     def interrupt(self, wanted: bool) -> None:
         """Let ``run`` return, or go on. Any thread may call."""
         self._server[0].interrupt = int(wanted)
@@ -194,12 +215,32 @@ class CapsuleServer:
         if not self._server[0].attention:
             return
         self._server[0].attention = 0
+        self._hand_over()
         for index, connection in list(self._by_index.items()):
             record = self._connections[index]
             if record.trouble != Trouble.NONE:
                 self._fail(connection, self._reason(record.trouble, int(record.cause)))
             else:
                 connection.settle_waits()
+
+    def _hand_over(self) -> None:
+        """Tell of what concerns the colder tier since the last time."""
+        colder, record = self._colder, self._server[0]
+        if colder is None:
+            return
+        if record.is_short:
+            record.is_short = 0
+            colder.press()
+        while record.awaiting_head < record.awaiting_tail:
+            index, slot = self._awaiting[record.awaiting_head % record.awaiting_size].tolist()
+            record.awaiting_head += 1
+            connection = self._connections[index]
+            opcode, number, count = copy_awaited(connection, slot, self._awaited_keys)
+            if count == 0:
+                continue
+            keys = self._awaited_keys[:count].copy()
+            serial = int(connection.serial)
+            colder.take(AwaitedBlocks(Opcode(opcode), keys, index, serial, slot, number))
 
     def _tell_policy_fault(self) -> None:
         """Log why the eviction policy has failed, once an agent."""

@@ -29,13 +29,18 @@ POLL_BATCH = 256
 
 
 class CommandState(IntEnum):
-    """Where a command slot is in its life: FREE, maybe TRANSFER, RESPONSE, FREE again."""
+    """Where a command slot is in its life: FREE, maybe TRANSFER, RESPONSE, FREE again.
+
+    A RETRIEVE of blocks that lie in a colder tier goes from TRANSFER to AWAITING and back once.
+    """
 
     FREE = 0
     TRANSFER = 1
     """Its READs or WRITEs are posted or wait to be."""
     RESPONSE = 2
     """Its response waits to be posted, or for the proof that it was delivered."""
+    AWAITING = 3
+    """What could move has moved; the rest comes from a colder tier."""
 
 
 class Trouble(IntEnum):
@@ -66,12 +71,19 @@ SERVER = _fields(
     "boot_id",  # address
     "executed",  # address of a count for each opcode
     "clock",  # scratch of the clock
+    "awaiting",  # ring of (connection, command slot): RETRIEVEs that Python was not told of yet
+    "awaiting_size",
+    "awaiting_head",
+    "awaiting_tail",
+    "low_water",  # free slots below which Python is told; 0 where nobody cares
+    "is_short",  # 1 = there are fewer
     "attention",  # 1 = Python is to look at the connections
     "interrupt",  # 1 = Python wants to be let in
 )
 
 CONNECTION = _fields(
     "in_use",
+    "index",  # its own in the table
     "serial",
     "session",
     "qp",
@@ -97,7 +109,7 @@ CONNECTION = _fields(
     "posted",  # ring of POSTED
     "posted_head",
     "posted_tail",
-    "in_flight",  # commands in state TRANSFER
+    "in_flight",  # commands in state TRANSFER or AWAITING
     "begun",  # transfers ever
     "region_count",
     "region_rkeys",  # addresses of words, in the order of rkeys
@@ -117,8 +129,11 @@ COMMAND = _fields(
     "number",  # of the transfer among those of the connection
     "key_count",
     "buffer",  # the receive buffer, which is kept as long as the transfer lasts
-    "next_key",  # the first whose payload was not asked for yet, or not all of it
+    "next_key",  # the first whose payload was not asked for yet, or not all of it; DELETE: how
+    # many keys were found
     "next_offset",  # how much of it was
+    "cold",  # keys whose blocks are awaited: to come from a colder tier, or to be gone from it
+    "is_awaited_over",  # 1 = they have come, or will not
     "response_bytes",
 )
 
@@ -136,6 +151,9 @@ class Serving(NamedTuple):
     """All that the kernels of the data path work on."""
 
     store: StoreArrays
+    """What lies in memory."""
+    cold: StoreArrays
+    """What lies in a colder tier; its slots hold no payload that could be sent."""
     calls: VerbCalls
     server: int
     """Address of the SERVER record."""

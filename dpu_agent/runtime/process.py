@@ -13,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpu_agent.agent import Agent, open_blocks
-from dpu_agent.config import AgentConfig
+from dpu_agent.config import AgentConfig, NvmeConfig
 from dpu_agent.control.server import ControlServer, serve
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.runtime.warmup import warm_up
+from dpu_agent.tiers.nvme import NvmeTier
 from kvlane.capsule import BOOT_ID_BYTES
 from kvlane.config import parse_endpoint
 from kvlane.errors import ConfigError
@@ -62,9 +63,25 @@ def run_agent(
         for device in devices:
             undo.callback(device.close)
         ports = open_blocks(devices, config.store, secrets.randbits(_INDEX_SEED_BITS))
-        _compile(devices[0], config)
+        tier = _open_tier(config.nvme, ports[0])
+        _compile(devices[0], config, colder=tier is not None)
         _log.info("%d data workers", len(devices))
-        return asyncio.run(_serve(config, ports, announce, stop_at_stdin_eof))
+        if tier is not None:
+            ports = [replace(blocks, cold=tier.store) for blocks in ports]
+        return asyncio.run(_serve(config, ports, tier, announce, stop_at_stdin_eof))
+
+
+def _open_tier(config: NvmeConfig, blocks: Blocks) -> NvmeTier | None:
+    """What lies below memory, if anything is to."""
+    if not config.directories:
+        return None
+    return NvmeTier(
+        config,
+        blocks.store,
+        blocks.pool.addr,
+        seed=secrets.randbits(_INDEX_SEED_BITS),
+        clock=time.monotonic_ns,
+    )
 
 
 def workers_for(processors: int) -> int:
@@ -77,20 +94,22 @@ def compile_ahead(config: AgentConfig) -> bool:
     could not carry the commands that do it. ``ConfigError`` and ``VerbsError`` as for an agent."""
     device = open_device(config.device.verbs, config.device.options)
     try:
-        return _compile(device, config)
+        return _compile(device, config, colder=True)
     finally:
         device.close()
 
 
-def _compile(device: Device, config: AgentConfig) -> bool:
+def _compile(device: Device, config: AgentConfig, *, colder: bool) -> bool:
     """Make every kernel ready, which takes a minute the first time and no time afterwards."""
     link = config.device.options.get("link", "")
-    kernels = f"agent-{config.device.verbs}{link}"
-    if not is_warm(kernels):
+    without_tiers = f"agent-{config.device.verbs}{link}"
+    kernels = [without_tiers, f"{without_tiers}-tiers"] if colder else [without_tiers]
+    if not is_warm(kernels[-1]):
         _log.info("compiling kernels, once; kept in %s", CACHE_DIR)
-    succeeded = warm_up(device, config.store.policy, clock=time.monotonic_ns)
+    succeeded = warm_up(device, config.store.policy, clock=time.monotonic_ns, colder=colder)
     if succeeded:
-        mark_warm(kernels)
+        for name in kernels:
+            mark_warm(name)
     return succeeded
 
 
@@ -110,6 +129,7 @@ def _require_free(listen: str) -> None:
 async def _serve(
     config: AgentConfig,
     ports: Sequence[Blocks],
+    tier: NvmeTier | None,
     announce: Callable[[Ready], None],
     stop_at_stdin_eof: bool,
 ) -> int:
@@ -120,6 +140,7 @@ async def _serve(
         boot_id=boot_id,
         clock=time.monotonic_ns,
         spin_us=config.data.spin_us,
+        tier=tier,
     )
     try:
         control = await serve(agent, config.control.listen)

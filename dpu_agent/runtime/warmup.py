@@ -13,11 +13,12 @@ import zlib
 import numpy as np
 
 from dpu_agent.cache.policy.registry import make_policy
-from dpu_agent.cache.store import BlockStore
+from dpu_agent.cache.store import BlockStore, empty_store
 from dpu_agent.control.core import RemoteRegion
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.data.server import CapsuleServer
+from dpu_agent.runtime.tier_rehearsal import TierRehearsal
 from kvlane.capsule import (
     BOOT_ID_BYTES,
     DESCRIPTOR,
@@ -40,14 +41,16 @@ _SESSION = 1
 _CAPACITY_BLOCKS = 2
 _BLOCK_BYTES = 16384
 """More than one packet, so that first, middle and last packets occur."""
+_NO_FLAGS = CommandFlags(0)
 _TURN_NS = 1_000_000
 _LIMIT_NS = 300 * 1_000_000_000
 _log = logging.getLogger(__name__)
 
 
-def warm_up(device: Device, policy: str, *, clock: Clock) -> bool:
-    """Run every command once; True when all have succeeded. A failure is logged, not raised:
-    a device that is told to lose packets may fail here and still be what its user wants."""
+def warm_up(device: Device, policy: str, *, clock: Clock, colder: bool = False) -> bool:
+    """Run every command once, if wanted with a ``colder`` tier too; True when all have succeeded. A
+    failure is logged, not raised: a device that is told to lose packets may fail here and still be
+    what its user wants."""
     pool = PayloadPool(device, device.alloc(_CAPACITY_BLOCKS * _BLOCK_BYTES))
     store = BlockStore(
         capacity_blocks=_CAPACITY_BLOCKS,
@@ -56,15 +59,17 @@ def warm_up(device: Device, policy: str, *, clock: Clock) -> bool:
         seed=0,
     )
     failures: list[str] = []
+    rehearsal = TierRehearsal(store, pool.addr, clock) if colder else None
     server = CapsuleServer(
         device,
-        Blocks(store, pool),
+        Blocks(store, pool, rehearsal.store if rehearsal else empty_store()),
         boot_id=bytes(BOOT_ID_BYTES),
         max_sessions=1,
         max_queue_depth=1,
         on_failure=lambda _, reason: failures.append(reason),
+        colder=rehearsal,
     )
-    client = _Client(device, server, failures, clock)
+    client = _Client(device, server, failures, clock, rehearsal)
     try:
         client.run_all()
         store.stats()
@@ -82,12 +87,18 @@ class _Client:
     """The host's end: one queue pair, one command at a time."""
 
     def __init__(
-        self, device: Device, server: CapsuleServer, failures: list[str], clock: Clock
+        self,
+        device: Device,
+        server: CapsuleServer,
+        failures: list[str],
+        clock: Clock,
+        rehearsal: TierRehearsal | None,
     ) -> None:
         self._device = device
         self._server = server
         self._failures = failures
         self._clock = clock
+        self._rehearsal = rehearsal
         self._deadline = clock() + _LIMIT_NS
         access = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_READ | AccessFlags.REMOTE_WRITE
         self._memory = device.alloc(2 * MAX_CAPSULE_BYTES + _BLOCK_BYTES)
@@ -108,7 +119,17 @@ class _Client:
             self._command(Opcode.STORE, keys[index : index + 1])
         for opcode in (Opcode.RETRIEVE, Opcode.EXIST, Opcode.MATCH, Opcode.DELETE):
             self._command(opcode, keys[-1:])
+        if self._rehearsal is not None:
+            self._run_colder(self._rehearsal)
         self._server.deregister(_SESSION, [self._region.rkey], lambda: None)
+
+    def _run_colder(self, rehearsal: TierRehearsal) -> None:
+        """Store so that it survives, have it leave memory, retrieve and delete it."""
+        keys = np.full((1, KEY_BYTES), 0xFF, np.uint8)
+        self._command(Opcode.STORE, keys, CommandFlags.PERSISTENT)
+        rehearsal.forget(keys)
+        for opcode in (Opcode.EXIST, Opcode.MATCH, Opcode.RETRIEVE, Opcode.DELETE):
+            self._command(opcode, keys)
 
     def close(self) -> None:
         """Give everything back."""
@@ -116,7 +137,7 @@ class _Client:
         self._cq.close()
         self._region.close()
 
-    def _command(self, opcode: Opcode, keys: KeyArray) -> None:
+    def _command(self, opcode: Opcode, keys: KeyArray, flags: CommandFlags = _NO_FLAGS) -> None:
         """Send one command and wait for the response, which must be a success."""
         descriptors = None
         if opcode in (Opcode.STORE, Opcode.RETRIEVE):
@@ -132,7 +153,7 @@ class _Client:
             session=_SESSION,
             keys=keys,
             descriptors=descriptors,
-            flags=CommandFlags.CHECKSUM if opcode is Opcode.STORE else CommandFlags(0),
+            flags=flags | CommandFlags.CHECKSUM if opcode is Opcode.STORE else flags,
         )
         self._post(nbytes)
         response = self._await_response()
@@ -157,6 +178,8 @@ class _Client:
         while not self._failures and self._clock() < self._deadline:
             # The very loop that the agent runs: what it calls is compiled with it.
             self._server.run(0, _TURN_NS, -1)
+            if self._rehearsal is not None:
+                self._rehearsal.step(self._server)
             for completion in self._completions[: self._cq.poll(self._completions)]:
                 if completion["status"] != WcStatus.SUCCESS:
                     raise VerbsError(f"a capsule ended {WcStatus(int(completion['status'])).name}")

@@ -47,10 +47,12 @@ class CommandFlags(IntFlag):
 
     CHECKSUM = 1
     """STORE: compare each descriptor's checksum with the bytes that arrived."""
+    PERSISTENT = 2
+    """STORE: answer when the blocks survive a crash of the agent."""
 
 
 NO_FLAGS = CommandFlags(0)
-KNOWN_FLAGS = int(CommandFlags.CHECKSUM)
+KNOWN_FLAGS = int(CommandFlags.CHECKSUM | CommandFlags.PERSISTENT)
 
 
 class CommandStatus(IntEnum):
@@ -88,8 +90,12 @@ class KeyStatus(IntEnum):
     """STORE: the bytes that arrived are not those the host summed; not published."""
     ABORTED = 7
     """RETRIEVE: the slot was used again under the transfer, so the buffer may hold bytes of
-    both. Hosts also give it to keys that no response came for: a transfer that fails takes the
-    queue pair with it, and whether such a STORE was published is unknown."""
+    both. DELETE: gone, and might be back after a crash. Hosts also give it to keys that no
+    response came for: a transfer that fails takes the queue pair with it, and whether such a
+    STORE was published is unknown."""
+    NOT_PERSISTENT = 8
+    """STORE with PERSISTENT: the block is there, and would be lost with the agent: it has no tier
+    that survives it, or that has no room or has failed."""
 
 
 COMMAND_HEADER = np.dtype(

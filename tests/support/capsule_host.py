@@ -9,8 +9,9 @@ import numpy as np
 
 from dpu_agent.cache.policy.base import EvictionPolicy
 from dpu_agent.cache.policy.registry import make_policy
-from dpu_agent.cache.store import BlockStore
+from dpu_agent.cache.store import BlockStore, empty_store
 from dpu_agent.control.core import RemoteRegion
+from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.data.server import CapsuleServer
@@ -151,6 +152,21 @@ class CapsuleHost:
         self.qp.post_recv(request)
 
 
+class NotedTier:
+    """Remembers what was handed over."""
+
+    def __init__(self, low_water_blocks: int) -> None:
+        self.low_water_blocks = low_water_blocks
+        self.awaited: list[AwaitedBlocks] = []
+        self.pressed = 0
+
+    def take(self, awaited: AwaitedBlocks) -> None:
+        self.awaited.append(awaited)
+
+    def press(self) -> None:
+        self.pressed += 1
+
+
 class ServerRig:
     """A capsule server and its hosts on a loopback fabric, moved by hand."""
 
@@ -161,6 +177,8 @@ class ServerRig:
         capacity_blocks: int = 16,
         queue_depth: int = 4,
         policy: EvictionPolicy | None = None,
+        cold: BlockStore | None = None,
+        low_water_blocks: int = 0,
     ) -> None:
         self.fabric = LoopbackFabric(devices=1 + hosts)
         self.agent_device: LoopbackDevice = self.fabric.devices[0]
@@ -174,13 +192,16 @@ class ServerRig:
             self.agent_device, self.agent_device.alloc(capacity_blocks * BLOCK_BYTES)
         )
         self.failures: list[tuple[int, str]] = []
+        self.colder = NotedTier(low_water_blocks)
+        self.cold = cold or empty_store()
         self.server = CapsuleServer(
             self.agent_device,
-            Blocks(self.store, self.pool),
+            Blocks(self.store, self.pool, self.cold),
             boot_id=BOOT_ID,
             max_sessions=8,
             max_queue_depth=64,
             on_failure=lambda session_id, reason: self.failures.append((session_id, reason)),
+            colder=self.colder,
         )
         self.queue_depth = queue_depth
         self.hosts = [self.attach(n, device=n) for n in range(1, 1 + hosts)]
@@ -194,6 +215,11 @@ class ServerRig:
         )
         host.attach(endpoint, session)
         return host
+
+    def resume(self, awaited: AwaitedBlocks) -> None:
+        """What a command awaits has come, or will not; then move everything."""
+        self.server.resume(awaited, self._now)
+        self.run()
 
     def run(self) -> None:
         """Move everything that can move."""

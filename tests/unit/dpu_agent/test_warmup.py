@@ -12,10 +12,13 @@ from kvlane.verbs.enums import WrOpcode
 from tests.support.loopback_verbs import LoopbackFabric
 
 
-def test_a_good_device_passes_and_is_left_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("colder", [False, True])
+def test_a_good_device_passes_and_is_left_as_it_was(
+    colder: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     fabric = LoopbackFabric(devices=1)
     (device,) = fabric.devices
-    assert warm_up(device, "lru", clock=lambda: 0)
+    assert warm_up(device, "lru", clock=lambda: 0, colder=colder)
     assert caplog.records == []
     assert (fabric.qps, device.regions) == ({}, {})
 

@@ -1,0 +1,167 @@
+"""An agent whose blocks go to files before they would be evicted, and come back from there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import host_driver
+from dpu_agent.tiers.demotion import reserve_blocks
+from host_driver import Dpu, DriverConfig, KeyStatus, Namespace
+from tests.support.agent_process import AgentProcess
+from tests.support.driver_calls import PATIENCE_S, chain, payload
+
+BLOCK_BYTES = 32 << 10
+HOT_BLOCKS = 64
+BLOCKS = 4 * HOT_BLOCKS
+BATCH = reserve_blocks(HOT_BLOCKS)
+"""As many as find free slots when nothing is on its way."""
+
+
+def agent_over(folder: Path, link: str = "udp") -> AgentProcess:
+    folder.mkdir(exist_ok=True)
+    return AgentProcess(
+        f"--link={link}",
+        f"--capacity={HOT_BLOCKS * BLOCK_BYTES}",
+        f"--block-bytes={BLOCK_BYTES}",
+        f"--nvme={folder}",
+        "--nvme-capacity=32MiB",
+        "--nvme-segment=2MiB",
+    )
+
+
+async def connected(agent: AgentProcess, link: str = "udp") -> Dpu:
+    config = DriverConfig(verify_checksums=True, device_options={"link": link})
+    return await host_driver.connect(
+        agent.control, namespace=Namespace(name="tiers"), config=config
+    )
+
+
+async def store_slowly(dpu: Dpu, keys: list[bytes], blocks: np.ndarray) -> None:
+    """A few at a time, each when there is room without evicting anything."""
+    for first in range(0, len(keys), BATCH):
+        part = slice(first, first + BATCH)
+        await until_there_is_room(dpu)
+        assert (await dpu.store(keys[part], blocks[part])).ok.all()
+
+
+async def until_there_is_room(dpu: Dpu) -> None:
+    """For a few blocks more."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (await dpu.stats()).store.blocks > HOT_BLOCKS - BATCH:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def count_right(dpu: Dpu, keys: list[bytes], blocks: np.ndarray) -> int:
+    """Retrieve all, a few at a time; how many came, every one of which is right."""
+    came = 0
+    for first in range(0, len(keys), BATCH):
+        part = slice(first, first + BATCH)
+        await until_there_is_room(dpu)
+        into = np.zeros_like(blocks[part])
+        ok = (await dpu.retrieve(keys[part], into)).ok
+        assert np.array_equal(into[ok], blocks[part][ok])
+        came += int(ok.sum())
+    return came
+
+
+@pytest.mark.parametrize("link", ["udp", "pcie"])
+async def test_more_blocks_than_memory_holds_come_back(tmp_path: Path, link: str) -> None:
+    with agent_over(tmp_path / "nvme", link) as agent:
+        async with await connected(agent, link) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            assert await dpu.match(keys) == BLOCKS
+            assert await count_right(dpu, keys, blocks) == BLOCKS
+            assert await count_right(dpu, keys, blocks) == BLOCKS
+
+
+async def test_one_retrieve_spans_memory_and_files(tmp_path: Path) -> None:
+    with agent_over(tmp_path / "nvme") as agent:
+        async with await connected(agent) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            rows = [0, BLOCKS - 1, 1, BLOCKS - 2]
+            into = np.zeros_like(blocks[rows])
+            assert (await dpu.retrieve([keys[row] for row in rows], into)).ok.all()
+            assert np.array_equal(into, blocks[rows])
+
+
+async def test_many_hosts_ask_for_the_same_cold_blocks_at_once(tmp_path: Path) -> None:
+    with agent_over(tmp_path / "nvme") as agent:
+        hosts = [await connected(agent) for _ in range(3)]
+        keys, blocks = chain(hosts[0], BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+        await store_slowly(hosts[0], keys, blocks)
+        cold = slice(0, BATCH)
+        targets = [np.zeros_like(blocks[cold]) for _ in hosts]
+        results = await asyncio.gather(
+            *(h.retrieve(keys[cold], into) for h, into in zip(hosts, targets, strict=True))
+        )
+        for result, into in zip(results, targets, strict=True):
+            assert result.ok.all()
+            assert np.array_equal(into, blocks[cold])
+        for host in hosts:
+            await host.close()
+
+
+async def test_what_is_deleted_is_gone_from_the_files_too(tmp_path: Path) -> None:
+    folder = tmp_path / "nvme"
+    with agent_over(folder) as agent:
+        async with await connected(agent) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            assert not (await dpu.delete(keys[:BATCH])).any()
+            assert (await dpu.exist(keys[:BATCH])).sum() == 0
+            assert await count_right(dpu, keys[:BATCH], blocks[:BATCH]) == 0
+        agent.process.kill()
+    with agent_over(folder) as agent:
+        async with await connected(agent) as dpu:
+            assert await count_right(dpu, keys[:BATCH], blocks[:BATCH]) == 0
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_files_are_found_again_after_a_restart(tmp_path: Path, is_killed: bool) -> None:
+    folder = tmp_path / "nvme"
+    with agent_over(folder) as agent:
+        async with await connected(agent) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+        if is_killed:
+            agent.process.kill()
+        else:
+            assert agent.end()[0] == 0
+    with agent_over(folder) as agent:
+        async with await connected(agent) as dpu:
+            assert await count_right(dpu, keys, blocks) >= BLOCKS - HOT_BLOCKS
+
+
+def test_two_agents_do_not_share_a_directory(tmp_path: Path) -> None:
+    with agent_over(tmp_path / "nvme"), pytest.raises(AssertionError, match="did not start"):
+        agent_over(tmp_path / "nvme").__enter__()
+
+
+async def test_what_was_acknowledged_as_persistent_survives_a_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "nvme"
+    with agent_over(folder) as agent:
+        async with await connected(agent) as dpu:
+            keys, blocks = chain(dpu, HOT_BLOCKS // 2), payload(HOT_BLOCKS // 2, BLOCK_BYTES)
+            assert (await dpu.store(keys, blocks, persistent=True)).ok.all()
+            assert (await dpu.store(keys[:3], blocks[:3], persistent=True)).ok.all()
+            agent.process.kill()
+    with agent_over(folder) as agent:
+        async with await connected(agent) as dpu:
+            assert await dpu.match(keys) == len(keys)
+            assert await count_right(dpu, keys, blocks) == len(keys)
+
+
+async def test_an_agent_without_files_says_that_nothing_survives() -> None:
+    async with await host_driver.connect("emulated:?capacity=1MiB") as dpu:
+        keys = chain(dpu, 2)
+        result = await dpu.store(keys, payload(2), persistent=True)
+        assert result.statuses.tolist() == [KeyStatus.NOT_PERSISTENT] * 2
+        assert await dpu.match(keys) == 2

@@ -1,0 +1,352 @@
+"""Blocks that leave memory for a colder tier and come back: what is kept, what is seen when."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+
+from dpu_agent.cache.policy.registry import make_policy
+from dpu_agent.cache.store import BlockStore
+from dpu_agent.segments.requests import ItemStatus
+from dpu_agent.tiers.cold_tier import ColdTier
+from dpu_agent.tiers.demotion import reserve_blocks
+from dpu_agent.tiers.mover import TierMover
+from dpu_agent.tiers.promotion import Wish
+from kvlane.capsule import KeyStatus
+from tests.support.capsule_host import key_array
+from tests.support.simulated_medium import SimulatedMedium
+
+BLOCK_BYTES = 4096
+HOT_BLOCKS = 8
+
+
+class Rig:
+    """A hot store with memory, a colder tier, and what moves blocks between them."""
+
+    def __init__(self, *, hot: int = HOT_BLOCKS, cold: int = 64) -> None:
+        self.hot = self._store(hot, seed=1)
+        self.cold = self._store(cold, seed=2)
+        self.memory = np.zeros(hot * BLOCK_BYTES, np.uint8)
+        self.medium = SimulatedMedium()
+        self.full = 0
+        self.tier = ColdTier(self.cold, self.medium, self._note_full)
+        self.mover = TierMover(self.hot, self.tier, int(self.memory.ctypes.data))
+        self.now = 0
+
+    def _note_full(self) -> None:
+        self.full += 1
+
+    def _store(self, blocks: int, seed: int) -> BlockStore:
+        return BlockStore(
+            capacity_blocks=blocks,
+            block_bytes=BLOCK_BYTES,
+            policy=make_policy("lru", blocks),
+            seed=seed,
+        )
+
+    def store(self, *keys: int) -> None:
+        for key in keys:
+            self.now += 1
+            slots, statuses = self.hot.reserve(key_array(key), np.array([BLOCK_BYTES]))
+            assert statuses[0] == KeyStatus.OK
+            self._payload(int(slots[0]))[:] = key
+            checksum = zlib.crc32(bytes([key]) * BLOCK_BYTES)
+            self.hot.publish(slots, np.array([checksum], np.uint32), self.now)
+
+    def _payload(self, slot: int) -> np.ndarray:
+        return self.memory[slot * BLOCK_BYTES : (slot + 1) * BLOCK_BYTES]
+
+    def step(self) -> None:
+        """Everything that is due, until nothing is."""
+        self.now += 1
+        while self.mover.step(self.now) or self.medium.pending:
+            self.medium.perform_all()
+
+    def content(self, key: int) -> int | None:
+        """The byte that fills a block in memory."""
+        slot = int(self.hot.pin(key_array(key), self.now)[0])
+        if slot < 0:
+            return None
+        self.hot.unpin(np.array([slot]), self.hot.generations(np.array([slot])))
+        (value,) = set(self._payload(slot).tolist())
+        return int(value)
+
+    def places(self, key: int) -> tuple[bool, bool]:
+        """Whether a key is in memory, and whether it lies colder."""
+        in_memory, colder = self.hot.exist(key_array(key)), self.cold.exist(key_array(key))
+        return bool(in_memory[0] == KeyStatus.OK), bool(colder[0] == KeyStatus.OK)
+
+    def free(self) -> int:
+        return int(self.hot.arrays.ledger[0]["free"])
+
+
+def test_slots_are_kept_free_and_what_held_them_lies_colder() -> None:
+    rig = Rig()
+    rig.store(*range(1, HOT_BLOCKS + 1))
+    assert rig.free() == 0
+    rig.step()
+    assert rig.free() >= reserve_blocks(HOT_BLOCKS)
+    for key in range(1, HOT_BLOCKS + 1):
+        assert rig.places(key) != (False, False)
+    assert rig.mover.figures.demoted == rig.cold.stats().blocks
+
+
+def test_a_block_is_in_memory_until_it_lies_colder() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.mover.step(1)
+    assert rig.places(1) == (True, False)
+    rig.medium.perform_all()
+    assert rig.places(1) == (True, False)
+    rig.mover.step(2)
+    assert rig.places(1) == (False, True)
+
+
+def test_what_is_wanted_comes_back_with_its_bytes() -> None:
+    rig = Rig(hot=2)
+    rig.store(1, 2)
+    rig.step()
+    told: list[Wish] = []
+    gone = [key for key in (1, 2) if not rig.places(key)[0]]
+    rig.mover.want(key_array(*gone), told.append, rig.now)
+    assert told == []
+    rig.step()
+    (wish,) = told
+    assert [rig.content(key) for key in gone] == gone
+    rig.mover.end(wish)
+    assert rig.hot.stats().pinned == 0
+    assert rig.cold.stats().pinned == 0
+
+
+def test_nobody_sees_a_block_before_it_was_read() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    rig.mover.want(key_array(1), rig.mover.end, rig.now)
+    rig.mover.step(rig.now)
+    assert rig.places(1) == (False, True)
+
+
+def test_two_who_want_one_block_have_it_read_once() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    told: list[Wish] = []
+    for _ in range(2):
+        rig.mover.want(key_array(1), told.append, rig.now)
+    assert len(rig.medium.pending) == 1
+    rig.step()
+    assert len(told) == 2
+    assert rig.hot.stats().pinned == 1
+    for wish in told:
+        rig.mover.end(wish)
+    assert rig.hot.stats().pinned == 0
+
+
+def test_what_nobody_has_is_told_at_once() -> None:
+    rig = Rig()
+    told: list[int] = []
+    rig.mover.want(key_array(77), lambda _: told.append(1), rig.now)
+    assert told == [1]
+
+
+def test_without_a_slot_nothing_comes_and_it_is_counted() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    rig.store(2)
+    slots = rig.hot.pin(key_array(2), rig.now)
+    told: list[int] = []
+    rig.mover.want(key_array(1), lambda _: told.append(1), rig.now)
+    assert told == [1]
+    assert rig.mover.figures.no_room == 1
+    assert rig.places(1) == (False, True)
+    rig.hot.unpin(slots, rig.hot.generations(slots))
+    assert rig.cold.stats().pinned == 0
+
+
+def test_a_damaged_block_is_never_seen_and_is_forgotten() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    ((location, (key, content, checksum)),) = rig.medium.blocks.items()
+    rig.medium.blocks[location] = (key, content[:-1] + b"!", checksum)
+    told: list[int] = []
+    rig.mover.want(key_array(1), lambda _: told.append(1), rig.now)
+    rig.step()
+    assert told == [1]
+    assert rig.places(1) == (False, False)
+    assert rig.mover.figures.damaged == 1
+    assert rig.medium.blocks == {}
+    assert rig.free() == 1
+
+
+def test_what_cannot_be_written_leaves_memory_all_the_same() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.medium.fails = True
+    rig.step()
+    assert rig.places(1) == (False, False)
+    assert rig.mover.figures.dropped == 1
+    assert rig.cold.stats().writing == 0
+
+
+def test_a_full_tier_forgets_what_its_policy_chooses_on_the_medium_too() -> None:
+    rig = Rig(hot=1, cold=2)
+    for key in (1, 2, 3):
+        rig.store(key)
+        rig.step()
+    assert [rig.places(key)[1] for key in (1, 2, 3)] == [False, True, True]
+    assert sorted(key for key, _, _ in rig.medium.blocks.values()) == sorted(
+        key_array(key)[0].tobytes() for key in (2, 3)
+    )
+
+
+def test_a_block_that_lies_colder_already_leaves_without_a_copy() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    rig.mover.want(key_array(1), rig.mover.end, rig.now)
+    rig.step()
+    rig.step()
+    assert rig.mover.figures.demoted == 1
+    assert len(rig.medium.blocks) == 1
+
+
+def test_a_delete_reaches_the_medium_before_it_is_told() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    told: list[bool] = []
+    rig.mover.delete(key_array(1, 9), told.append, rig.now)
+    assert rig.places(1) == (False, False)
+    assert told == []
+    assert [durable for _, durable in rig.medium.removed] == [True]
+    rig.step()
+    assert told == [True]
+    assert rig.medium.blocks == {}
+
+
+def test_a_block_that_is_deleted_while_it_leaves_does_not_come_back() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.mover.step(1)
+    rig.hot.delete(key_array(1))
+    rig.step()
+    assert rig.places(1) == (False, False)
+    assert rig.medium.blocks == {}
+    assert rig.free() == 1
+
+
+def test_a_block_that_is_deleted_while_it_comes_back_is_not_seen() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    told: list[str] = []
+    rig.mover.want(key_array(1), lambda _: told.append("want"), rig.now)
+    rig.mover.delete(key_array(1), lambda _: told.append("delete"), rig.now)
+    rig.step()
+    assert sorted(told) == ["delete", "want"]
+    assert rig.places(1) == (False, False)
+    assert rig.medium.blocks == {}
+    assert rig.free() == 1
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_blocks_are_found_where_the_medium_has_moved_them(times: int) -> None:
+    rig = Rig(hot=1)
+    for key in (1, 2):
+        rig.store(key)
+        rig.step()
+    for _ in range(times):
+        rig.medium.move_all()
+    rig.step()
+    for key in (1, 2):
+        rig.mover.want(key_array(key), rig.mover.end, rig.now)
+        rig.step()
+        assert rig.mover.figures.damaged == 0
+    assert rig.mover.figures.promoted == 2
+
+
+def test_what_is_to_survive_is_written_and_stays_in_memory() -> None:
+    rig = Rig()
+    rig.store(1, 2)
+    told: list[int] = []
+    rig.mover.keep(key_array(1, 2, 1, 9), lambda: told.append(1))
+    assert told == []
+    rig.step()
+    assert told == [1]
+    assert [rig.places(key) for key in (1, 2)] == [(True, True)] * 2
+    assert rig.hot.stats().pinned == 0
+    rig.mover.keep(key_array(1, 2), lambda: told.append(2))
+    assert told == [1, 2]
+
+
+def test_what_leaves_memory_anyway_is_written_once_for_whoever_waits() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.mover.step(1)
+    told: list[int] = []
+    for name in (1, 2):
+        rig.mover.keep(key_array(1), lambda name=name: told.append(name))
+    assert len(rig.medium.pending) == 1
+    rig.step()
+    assert told == [1, 2]
+    assert rig.places(1) == (False, True)
+
+
+def test_what_cannot_be_written_is_told_and_stays_in_memory() -> None:
+    rig = Rig()
+    rig.store(1)
+    rig.medium.fails = True
+    told: list[int] = []
+    rig.mover.keep(key_array(1), lambda: told.append(1))
+    rig.step()
+    assert told == [1]
+    assert rig.places(1) == (True, False)
+    assert (rig.hot.stats().pinned, rig.cold.stats().writing) == (0, 0)
+
+
+def test_a_block_may_be_moved_before_it_is_known_where_it_was_written() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.mover.step(1)
+    rig.medium.perform_all()
+    rig.medium.move_all()
+    rig.step()
+    told: list[bool] = []
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    rig.step()
+    assert told == [True]
+    assert rig.medium.blocks == {}
+
+
+def test_a_delete_is_tried_again_until_there_is_room_for_it() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    rig.medium.delete_fails_with = ItemStatus.NO_SPACE
+    told: list[bool] = []
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    for turn in range(1, 4):
+        rig.medium.perform_all()
+        rig.mover.step(rig.now)
+        assert (told, rig.full) == ([], turn)
+        rig.mover.step(rig.now)
+    rig.medium.delete_fails_with = None
+    rig.step()
+    assert told == [True]
+    assert rig.medium.blocks == {}
+
+
+def test_a_delete_that_the_medium_cannot_carry_out_is_told() -> None:
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.step()
+    rig.medium.delete_fails_with = ItemStatus.IO_ERROR
+    told: list[bool] = []
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    rig.step()
+    assert told == [False]
