@@ -28,10 +28,10 @@ def exist(arrays: StoreArrays, keys: KeyWords) -> Statuses:
 
 
 @kernel
-def match(arrays: StoreArrays, keys: KeyWords) -> int:
+def match(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
     """How many keys, from the first on, are published without a gap."""
     enter(arrays.gate)
-    result = batches.match(arrays, keys)
+    result = batches.match(arrays, keys, now)
     leave(arrays.gate)
     return result
 

@@ -34,7 +34,13 @@ from dpu_agent.cache._slot_kernels import (
     state_of,
     take_free,
 )
-from dpu_agent.cache.policy.base import NO_VICTIM, PolicyCalls, SlotArray
+from dpu_agent.cache.policy.base import (
+    NO_VICTIM,
+    NOT_INTERESTED,
+    NOT_WORTH_A_SLOT,
+    PolicyCalls,
+    SlotArray,
+)
 from kvlane.atomics import prefetch
 from kvlane.calls import call
 from kvlane.capsule import KeyStatus
@@ -103,16 +109,6 @@ def exist(arrays: StoreArrays, keys: KeyWords) -> Statuses:
 
 
 @kernel
-def match(arrays: StoreArrays, keys: KeyWords) -> int:
-    """How many keys, from the first on, are published without a gap."""
-    slots = find_published(arrays, keys)
-    for i in range(len(keys)):
-        if slots[i] < 0:
-            return i
-    return len(keys)
-
-
-@kernel
 def _ask_policy(
     arrays: StoreArrays, function: int, first: int, second: int = 0, third: int = 0
 ) -> int:
@@ -127,6 +123,30 @@ def _ask_policy(
     if answer < 0 and answer != NO_VICTIM:
         book["policy_faults"] += 1
     return answer
+
+
+@kernel
+def _announce(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
+    """Tell a policy that wants to know of it which chain a request has; how many keys that has."""
+    if arrays.policy.asked == NOT_INTERESTED:
+        return 0
+    identities = np.empty(len(keys), np.int64)
+    for i in range(len(keys)):
+        identities[i] = identity_of(arrays.by_key.secrets, keys, i)
+    _ask_policy(arrays, arrays.policy.asked, int(identities.ctypes.data), len(keys), now)
+    # Used after the call, so that they live as long.
+    return len(identities)
+
+
+@kernel
+def match(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
+    """How many keys, from the first on, are published without a gap."""
+    _announce(arrays, keys, now)
+    slots = find_published(arrays, keys)
+    for i in range(len(keys)):
+        if slots[i] < 0:
+            return i
+    return len(keys)
 
 
 @kernel
@@ -291,7 +311,9 @@ def reserve(
             book["refused"] += 1
         else:
             identity = identity_of(arrays.by_key.secrets, keys, i)
-            _ask_policy(arrays, arrays.policy.missed, identity)
+            if _ask_policy(arrays, arrays.policy.missed, identity) == NOT_WORTH_A_SLOT:
+                book["refused"] += 1
+                continue
             slot = _room_for_one(arrays)
             if slot <= UNFIT:
                 unfit = UNFIT - slot

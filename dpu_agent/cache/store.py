@@ -64,15 +64,18 @@ class BlockStore:
             gate=int(self._gate.ctypes.data),
         )
 
-    # Lookups that leave no trace
+    # Lookups that move nothing
 
     def exist(self, keys: KeyArray) -> Statuses:
         """``KeyStatus`` OK or NOT_FOUND for each key; no pin, no touch."""
         return kernels.exist(self.arrays, key_words(keys))
 
-    def match(self, keys: KeyArray) -> int:
-        """Length of the longest stored prefix of ``keys``; no pin, no touch."""
-        return kernels.match(self.arrays, key_words(keys))
+    def match(self, keys: KeyArray, now: int = 0) -> int:
+        """Length of the longest stored prefix of ``keys``; no pin, no touch.
+
+        The policy learns that there is a request with this chain.
+        """
+        return kernels.match(self.arrays, key_words(keys), now)
 
     # Reading
 
@@ -121,7 +124,8 @@ class BlockStore:
 
         OK; EXISTS where an earlier writer has the key, published or on its way, or an
         earlier key of the batch is the same; BAD_LENGTH; NO_SPACE when every other block
-        is pinned, being written, or among ``keys``: a batch does not push out its own chain.
+        is pinned, being written, or among ``keys`` (a batch does not push out its own chain), or
+        when the policy would rather keep what is here.
         """
         sizes = np.array(lengths, np.int64)
         slots, statuses, unfit = kernels.reserve(self.arrays, key_words(keys), sizes)

@@ -49,9 +49,9 @@ def exist(serving: Serving, keys: Any) -> Any:
 
 
 @kernel
-def match(serving: Serving, keys: Any) -> int:
+def match(serving: Serving, keys: Any, now: int) -> int:
     """How many keys, from the first on, have a block somewhere without a gap."""
-    matched = store_kernels.match(serving.store, keys)
+    matched = store_kernels.match(serving.store, keys, now)
     if matched == len(keys) or not has_cold(serving):
         return int(matched)
     rest = exist(serving, keys[matched:])

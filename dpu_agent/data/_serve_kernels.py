@@ -106,11 +106,13 @@ def _respond(
 
 
 @kernel
-def _answer(serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand) -> None:
+def _answer(
+    serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand, now: int
+) -> None:
     """Execute a command that moves no payload."""
     keys = keys_of(capsule_of(connection, buffer), read.key_count)
     if read.opcode not in (_EXIST, _DELETE):
-        matched = cold_kernels.match(serving, keys)
+        matched = cold_kernels.match(serving, keys, now)
         bare = ReadCommand(_OK, read.opcode, 0, read.command_id, 0, read.session)
         _respond(serving, connection, slot, bare, matched, 0)
         return
@@ -334,7 +336,7 @@ def _execute(
         if read.opcode == _DELETE and cold_kernels.has_cold(serving):
             _delete_everywhere(serving, connection, slot, buffer, read)
             return
-        _answer(serving, connection, slot, buffer, read)
+        _answer(serving, connection, slot, buffer, read, now)
     _give_back(connection, buffer)
 
 

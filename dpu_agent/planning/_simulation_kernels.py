@@ -1,20 +1,31 @@
 """A cache without payload: the calls that a store makes to its policy, over a whole trace.
 
-Every missed block is taken in. A hit counts towards the prefix while no block of the request
-before it was missed.
+Every missed block is taken in that the policy does not refuse. A hit counts towards the prefix
+while no block of the request before it was missed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from dpu_agent.cache.policy.base import PolicyCalls
+from dpu_agent.cache.policy.base import NOT_INTERESTED, NOT_WORTH_A_SLOT, PolicyCalls
 from dpu_agent.planning.accesses import Accesses
 from kvlane.calls import call
 from kvlane.jit import kernel
 
 FAULT = -1
 """Hits of a policy that found no block to evict although none is pinned."""
+
+
+@kernel
+def _announce(policy: PolicyCalls, accesses: Accesses, first: int, request: int, now: int) -> int:
+    """Tell a policy that wants to know of it of a request's chain; how many blocks that has."""
+    if policy.asked == NOT_INTERESTED:
+        return 0
+    chain = accesses.keys[accesses.blocks[first : accesses.request_ends[request]]]
+    call(policy.asked, policy.context, int(chain.ctypes.data), len(chain), now)
+    # Used after the call, so that it lives as long.
+    return len(chain)
 
 
 @kernel
@@ -28,6 +39,7 @@ def simulate(
     for request in range(len(accesses.request_ends)):
         now = accesses.arrivals_ns[request]
         unbroken = True
+        _announce(policy, accesses, first, request, now)
         for position in range(first, accesses.request_ends[request]):
             block = accesses.blocks[position]
             slot = np.int64(slot_of[block])
@@ -38,7 +50,8 @@ def simulate(
                 continue
             unbroken = False
             key = accesses.keys[block]
-            call(policy.missed, policy.context, key, 0, 0)
+            if call(policy.missed, policy.context, key, 0, 0) == NOT_WORTH_A_SLOT:
+                continue
             if used < capacity:
                 slot = used
                 used += 1

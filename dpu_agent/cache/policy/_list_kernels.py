@@ -40,6 +40,17 @@ def listed(links: Links, head: int) -> list[int]:
     return nodes
 
 
+def append_all(links: Links, nodes: int, which: int) -> None:
+    """Put all nodes, which are in no list, into one of those whose heads lie beyond them."""
+    order = np.arange(nodes)
+    head = nodes + which
+    links["older"][:nodes] = order - 1
+    links["newer"][:nodes] = order + 1
+    links["older"][0] = links["newer"][nodes - 1] = head
+    links["newer"][head] = 0
+    links["older"][head] = nodes - 1
+
+
 @kernel
 def append(links: int, head: int, node: int) -> None:
     """Link a node that is in no list, as the newest."""

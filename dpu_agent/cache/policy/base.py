@@ -16,6 +16,12 @@ SlotArray = NDArray[np.int64]
 NO_VICTIM = -2
 """What ``PolicyCalls.victim`` answers when everything in its care is pinned."""
 
+NOT_WORTH_A_SLOT = 1
+"""What ``PolicyCalls.missed`` answers for a block that should not be taken in."""
+
+NOT_INTERESTED = 0
+"""``PolicyCalls.asked`` of a policy that need not know of requests."""
+
 
 class PolicyCalls(NamedTuple):
     """A policy as functions by address (``kvlane.calls``), for the store's kernels.
@@ -40,11 +46,15 @@ class PolicyCalls(NamedTuple):
     """(context, slot, 1 if evicted or 0 if deleted): it left; the slot may come back with another
     block."""
     missed: int
-    """(context, key): a block that is not here will be written."""
+    """(context, key): a block that is not here will be written, unless the answer is
+    ``NOT_WORTH_A_SLOT``."""
     victim: int
     """(context, address of the slot table): the most dispensable slot that nobody has pinned
     (``_slot_kernels.is_pinned_at``), or ``NO_VICTIM``. Choosing is not removing: the store
     confirms it."""
+    asked: int = NOT_INTERESTED
+    """(context, address of keys, how many, now ns): a request has this chain, from its start. What
+    of it is here will be touched, the rest missed, if at all, after this."""
 
 
 class PolicyFunctions(NamedTuple):
@@ -55,6 +65,7 @@ class PolicyFunctions(NamedTuple):
     removed: Exported
     missed: Exported
     victim: Exported
+    asked: Exported | None = None
 
     def on(self, context: NDArray[np.void]) -> PolicyCalls:
         """The functions over a policy's state, which the caller keeps alive."""
@@ -65,6 +76,7 @@ class PolicyFunctions(NamedTuple):
             removed=self.removed.address,
             missed=self.missed.address,
             victim=self.victim.address,
+            asked=self.asked.address if self.asked else NOT_INTERESTED,
         )
 
 

@@ -13,6 +13,7 @@ from dpu_agent.cache.policy.lfu_decay import LfuDecayPolicy
 from dpu_agent.cache.policy.lru import LruPolicy
 from dpu_agent.cache.policy.lru_k import LruKPolicy
 from dpu_agent.cache.policy.mq import MqPolicy
+from dpu_agent.cache.policy.reuse import ReusePolicy
 from dpu_agent.cache.policy.s3_fifo import S3FifoPolicy
 from dpu_agent.cache.policy.sieve import SievePolicy
 from dpu_agent.cache.policy.two_q import TwoQPolicy
@@ -28,6 +29,7 @@ POLICIES: Mapping[str, Callable[[int], EvictionPolicy]] = {
     "lru": LruPolicy,
     "lru_k": LruKPolicy,
     "mq": MqPolicy,
+    "reuse": ReusePolicy,
     "s3_fifo": S3FifoPolicy,
     "sieve": SievePolicy,
     "two_q": TwoQPolicy,

@@ -52,7 +52,8 @@ def test_what_leaves(name: str) -> None:
 
 
 def test_every_policy_is_worked_out() -> None:
-    assert POLICIES.keys() == {*BY_HAND, "lfu_decay"}
+    """But for what learns, which ``test_reuse_policy`` has."""
+    assert POLICIES.keys() == {*BY_HAND, "lfu_decay", "reuse"}
 
 
 def test_reads_of_long_ago_count_little() -> None:

@@ -65,7 +65,7 @@ def test_compiling_ahead_serves_nobody_and_leaves_the_device_as_it_was(
     if not completed:
         monkeypatch.setattr(process, "warm_up", lambda *_, **__: False)
     assert compile_ahead(CONFIG) is completed
-    assert marks == (["agent-emulator"] if completed else [])
+    assert marks == (["agent-emulator", "agent-emulator-tiers"] if completed else [])
     assert (device.fabric.qps, device.regions) == ({}, {})
 
 

@@ -119,7 +119,7 @@ REFUSED_COMMANDS: list[tuple[str, Change, CommandStatus]] = [
     ("version 0", put(4, "B", 0), CommandStatus.BAD_VERSION),
     ("opcode 0", put(5, "B", 0), CommandStatus.BAD_OPCODE),
     ("opcode LIST of NVMe", put(5, "B", 0x06), CommandStatus.BAD_OPCODE),
-    ("unknown flag", put(6, "H", 3), CommandStatus.BAD_FLAGS),
+    ("unknown flag", put(6, "H", 4), CommandStatus.BAD_FLAGS),
     ("no key", put(14, "H", 0), CommandStatus.BAD_COUNT),
     ("too many keys", put(14, "H", MAX_KEYS_PER_CAPSULE + 1), CommandStatus.BAD_COUNT),
     ("a descriptor too few", put(28, "H", 1), CommandStatus.BAD_COUNT),

@@ -91,7 +91,9 @@ OTHER_REASONS = {
     "tests/support/requirements.py": "is where tests are skipped",
     "tests/support/tshark.py": "asks whether all is required",
     "tests/unit/host_driver/test_cli.py": "without an installed distribution there is no version",
-    "tests/unit/host_driver/test_replay_runner.py": "Mooncake's trace is nobody's to install",
+    "tests/meta/test_policy_docs.py": "interpreted, so many accesses take hours",
+    "tests/support/conversation_trace.py": "Mooncake's trace is nobody's to install",
+    "tests/unit/dpu_agent/test_reuse_policy.py": "interpreted, what learns takes hours to learn",
     "tests/unit/host_driver/test_route.py": "without a route there is no source address",
 }
 """Where else tests may be skipped, and why nothing is lacking there."""
