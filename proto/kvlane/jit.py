@@ -21,6 +21,7 @@ import platform
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -138,6 +139,8 @@ def _forget_unused(current: Path) -> None:
 CACHE_DIR: Path = _open_cache_dir()
 """Where compiled kernels are kept between runs."""
 
+_folder_gate = threading.RLock()
+
 
 def is_warm(warm_up: str) -> bool:
     """True when an earlier run has been through ``warm_up``, so that it need not compile now.
@@ -174,14 +177,16 @@ def _our_folder() -> Iterator[None]:
     """Caching that is set up in here goes to our folder.
 
     The setting belongs to the process, whose other kernels are none of our business, so it
-    is given back at once.
+    is given back at once; and to one of its threads at a time, or what one gives back another
+    would lose.
     """
-    theirs = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(CACHE_DIR)
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = theirs
+    with _folder_gate:
+        theirs = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(CACHE_DIR)
+        try:
+            yield
+        finally:
+            numba.config.CACHE_DIR = theirs
 
 
 @contextlib.contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,23 +19,16 @@ from kvlane.jit import JIT_ENABLED
 from kvlane.trace import Request, read_trace
 from tests.support.call_kernels import call_through
 from tests.support.chain_traffic import KINDS, Names, chats, trace_of
-from tests.support.repository import ROOT
-from tests.support.requirements import lacking
+from tests.support.conversation_trace import conversation_trace
 from tests.support.reuse_checker import check_reuse
 
-RIVALS = ("lru", "mq", "arc", "s3_fifo", "sieve", "lfu", "two_q", "clock")
+RIVALS = ("lru", "mq", "arc", "s3_fifo", "sieve", "lfu", "two_q", "clock", "w_tinylfu")
 compiled_only = pytest.mark.skipif(not JIT_ENABLED, reason="too much for the interpreter")
 
 
 @cache
 def mooncake() -> Accesses:
-    path = Path(
-        os.environ.get("KVLANE_TRACE")
-        or ROOT.parent / "shared/traces/mooncake/conversation_trace.jsonl"
-    )
-    if not path.is_file():
-        lacking(f"no trace at {path}; let KVLANE_TRACE name Mooncake's conversation_trace.jsonl")
-    return flatten(read_trace(path))
+    return flatten(read_trace(conversation_trace()))
 
 
 @cache

@@ -196,3 +196,26 @@ def test_kernels_of_one_name_that_are_stored_at_once_stay_apart(tmp_path: Path) 
         racers = [pool.submit(run, [str(program), "1", n], tmp_path, env) for n in ("1", "2", "3")]
         assert [racer.result() for racer in racers] == ["1001\n0", "1002\n0", "1003\n0"]
     assert run([str(program), "0", "1", "2", "3"], tmp_path, env) == "1001 1002 1003\n1 1 1"
+
+
+MANY_THREADS = """
+import numba, time
+from concurrent.futures import ThreadPoolExecutor
+from kvlane import jit
+
+before = numba.config.CACHE_DIR
+
+def set_up(turn):
+    with jit.cached_in_our_folder(None):
+        mine = numba.config.CACHE_DIR == str(jit.CACHE_DIR)
+        time.sleep(turn % 3 * 1e-4)
+        return mine and numba.config.CACHE_DIR == str(jit.CACHE_DIR)
+
+with ThreadPoolExecutor(8) as threads:
+    print(all(threads.map(set_up, range(400))), numba.config.CACHE_DIR == before)
+"""
+
+
+def test_threads_that_set_up_caching_at_once_all_find_our_folder(tmp_path: Path) -> None:
+    done = run_python(["-c", MANY_THREADS], cwd=tmp_path, env={"KVLANE_CACHE_DIR": str(tmp_path)})
+    assert (done.stdout.strip(), done.stderr) == ("True True", "")
