@@ -90,19 +90,16 @@ def choose_leaving(arrays: StoreArrays, most: int) -> Leaving:
 @kernel
 def let_go(
     arrays: StoreArrays, slots: SlotArray, generations: NDArray[np.int64], evict: bool
-) -> NDArray[np.bool_]:
-    """Give the pins back, and evict what nobody else reads, if so wished; which of the blocks were
-    still there, that is not deleted, before that."""
+) -> None:
+    """Give the pins back, and evict what nobody else reads, if so wished."""
     enter(arrays.gate)
     table, book = arrays.table, arrays.ledger[0]
-    were_there = np.zeros(len(slots), np.bool_)
     for i in range(len(slots)):
         slot = slots[i]
         if np.int64(table[slot]["generation"]) != generations[i] or pins_of(table, slot) == 0:
             continue
         drop_pin(table, arrays.ledger, slot)
         state = state_of(table, slot)
-        were_there[i] = state == _PUBLISHED
         if pins_of(table, slot) != 0:
             continue
         if state == _CONDEMNED:
@@ -112,7 +109,6 @@ def let_go(
             give_free(table, arrays.ledger, slot)
             book["evicted"] += 1
     leave(arrays.gate)
-    return were_there
 
 
 @kernel

@@ -155,6 +155,11 @@ class BlockStore:
 
     # Removal and reporting
 
+    @property
+    def free_blocks(self) -> int:
+        """Slots that nothing is in; without the lock, so maybe a little out of date."""
+        return int(self.arrays.ledger[0]["free"])
+
     def delete(self, keys: KeyArray) -> Statuses:
         """OK where a block was there; lookups miss it from now on, its readers end in peace.
 

@@ -77,8 +77,6 @@ def delete(serving: Serving, keys: Any) -> tuple[Any, int]:
 @kernel
 def mark_cold(serving: Serving, keys: Any, positions: Any, results: Any) -> int:
     """Mark the keys, of those at some positions that were not found, that lie colder; how many."""
-    if len(positions) == 0 or not has_cold(serving):
-        return 0
     statuses = store_kernels.exist(serving.cold, keys)
     count = 0
     for i in range(len(positions)):

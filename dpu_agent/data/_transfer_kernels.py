@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpu_agent.cache import _shared_store_kernels as store_kernels
 from dpu_agent.cache._store_kernels import slot_offset
 from dpu_agent.data._capsule_kernels import moves_payload
-from dpu_agent.data._cold_kernels import cold_positions, has_colder_tier, mark_cold
+from dpu_agent.data._cold_kernels import cold_positions, has_cold, has_colder_tier, mark_cold
 from dpu_agent.data._region_kernels import is_inside
 from dpu_agent.data.state import (
     RESPONSE_BYTES,
@@ -142,10 +142,11 @@ def begin(
     if opcode == _STORE:
         return _begin_store(serving, connection, descriptors, inside, keys, results, held)
     moving = _pin_present(serving, descriptors, inside, keys, results, held, now)
-    missing = _not_found(results, inside)
-    command = command_at(connection.commands, slot)
-    unfound = _chosen_keys(keys_of(capsule, key_count), missing)
-    command.cold = mark_cold(serving, unfound, missing, results)
+    if has_cold(serving):
+        missing = _not_found(results, inside)
+        unfound = _chosen_keys(keys_of(capsule, key_count), missing)
+        command = command_at(connection.commands, slot)
+        command.cold = mark_cold(serving, unfound, missing, results)
     return moving
 
 

@@ -38,7 +38,7 @@ class ColdTier:
         useless = []
         for each in kept:
             key = np.frombuffer(each.key, np.uint8).reshape(1, -1)
-            fits = each.length <= self.store.block_bytes and self._has_free()
+            fits = each.length <= self.store.block_bytes and self.store.free_blocks > 0
             slot = int(self.reserve(key, np.array([each.length]))[0]) if fits else -1
             if slot < 0:
                 useless.append(each.location)
@@ -47,9 +47,6 @@ class ColdTier:
         if useless:
             self.removals.begin(useless, durable=False)
         return len(useless)
-
-    def _has_free(self) -> bool:
-        return int(self.store.arrays.ledger[0]["free"]) > 0
 
     def follow(self, moved: Sequence[tuple[int, int]]) -> None:
         """Learn where the medium has moved blocks to."""

@@ -88,8 +88,9 @@ class Demotions:
 
     def is_due(self) -> bool:
         """Whether more blocks should leave memory than do already."""
-        free = int(self._hot.arrays.ledger[0]["free"])
-        return free + self.under_way < self._reserve and self.under_way < _MOST_UNDER_WAY
+        under_way = self.under_way
+        is_short = self._hot.free_blocks + under_way < self._reserve
+        return is_short and under_way < _MOST_UNDER_WAY
 
     def begin(self) -> bool:
         """Choose what leaves next and begin to write it; False when nothing can."""

@@ -79,7 +79,7 @@ class Rig:
         return bool(in_memory[0] == KeyStatus.OK), bool(colder[0] == KeyStatus.OK)
 
     def free(self) -> int:
-        return int(self.hot.arrays.ledger[0]["free"])
+        return self.hot.free_blocks
 
 
 def test_slots_are_kept_free_and_what_held_them_lies_colder() -> None:
