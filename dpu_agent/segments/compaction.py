@@ -14,7 +14,13 @@ import numpy as np
 from dpu_agent.segments.batching import Pending
 from dpu_agent.segments.direct_file import aligned_buffer
 from dpu_agent.segments.lane import BATCH_BYTES, Lane
-from dpu_agent.segments.layout import MAX_ENTRIES_PER_BATCH, SegmentState, padded
+from dpu_agent.segments.layout import (
+    ENTRY,
+    MAX_ENTRIES_PER_BATCH,
+    PAGE_BYTES,
+    SegmentState,
+    padded,
+)
 from dpu_agent.segments.locations import NOWHERE
 from dpu_agent.segments.reading import Reader
 from dpu_agent.segments.requests import Completion, ItemStatus, Read, Record
@@ -47,8 +53,8 @@ class Compactor:
         for victim in self._victims():
             if moved >= budget_bytes:
                 break
-            step = self._empty(victim, budget_bytes - moved)
-            moved += step
+            if self._fits(victim):
+                moved += self._empty(victim, budget_bytes - moved)
         return Compacted(moved, freed + self._free_empty())
 
     def _victims(self) -> list[Segment]:
@@ -65,6 +71,16 @@ class Compactor:
                 if not self._log.directories[segment.directory].failed
                 and (segment.live_bytes or table.needed_shadows(segment))
             ]
+
+    def _fits(self, victim: Segment) -> bool:
+        """Whether all that must leave a segment has room: half of it would free nothing."""
+        with self._log.lock:
+            table = self._log.table
+            entries = sum(1 for _ in table.live(victim)) + len(table.needed_shadows(victim))
+            batches = 2 + victim.live_bytes // BATCH_BYTES + entries // MAX_ENTRIES_PER_BATCH
+            headers = entries * ENTRY.itemsize + batches * PAGE_BYTES
+            room = self._lanes[victim.directory].room_for_moves()
+            return victim.live_bytes + padded(headers) <= room
 
     def _empty(self, victim: Segment, budget_bytes: int) -> int:
         """Move what lives in a segment, as far as the budget goes; bytes moved."""

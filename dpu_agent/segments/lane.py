@@ -112,6 +112,19 @@ class Lane:
         if segment is not None:
             self._seal_when_idle(segment)
 
+    def leave(self) -> None:
+        """Say where the open segment ends, and leave it open for whoever opens the log next."""
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            self._say_end(segment, SegmentState.OPEN)
+
+    def room_for_moves(self) -> int:
+        """Bytes that compaction can write without a segment becoming free."""
+        config = self._log.config
+        if self._opening or self._next_free() is not None:
+            return config.segment_bytes
+        return config.segment_bytes - self.segment.commit.given if self.segment else 0
+
     def _is_full(self, segment: Segment) -> bool:
         """Whether what waits, and does not wait for another write, has no room."""
         room = self._log.config.segment_bytes - segment.commit.given
@@ -169,9 +182,10 @@ class Lane:
             if self._must_wait(item):
                 left.append(item)
                 continue
-            if self._is_void(item):
+            verdict = self._verdict(item, room - header_nbytes(entries) - payload)
+            if verdict is not ItemStatus.OK:
                 self.waiting_bytes -= item.nbytes
-                item.ticket.finish(item.index, ItemStatus.NOT_FOUND)
+                item.ticket.finish(item.index, verdict)
                 continue
             each = Placed(item, self._shadows(item))
             entries += each.entry_count
@@ -183,10 +197,26 @@ class Lane:
             placed.append(each)
             if item.record is not None:
                 self._log.writing.add(item.record.key)
+                if item.ends:
+                    # At once: a tombstone of its source in this same batch must end it too.
+                    ordinal = len(segment.entries) + entries - each.entry_count
+                    self._log.copies[item.ends] = location_of(segment.incarnation, ordinal)
             elif not item.exact:
                 self._log.ending.update(each.shadows)
         self.waiting.extendleft(reversed(left))
         return placed
+
+    def _verdict(self, item: Pending, room: int) -> ItemStatus:
+        """Why an item is not written."""
+        if self._is_void(item):
+            return ItemStatus.NOT_FOUND
+        if self._reserved and item.record is None and not item.exact:
+            # In the last segment there must stay room to empty another, or none is ever free again.
+            config = self._log.config
+            kept = (1 + config.compact_below) / 2 * config.segment_bytes
+            if room < kept and self._next_free() is None:
+                return ItemStatus.NO_SPACE
+        return ItemStatus.OK
 
     def _is_void(self, item: Pending) -> bool:
         """A copy whose source has ended, or a tombstone for what is gone."""
@@ -214,12 +244,7 @@ class Lane:
         offsets = payload_offsets(place.offset, entries["length"])
         segment.entries.add(entries, offsets, Life.WRITING)
         segment.writing += len(entries)
-        at = place.first_ordinal
-        for each in placed:
-            self.waiting_bytes -= each.item.nbytes
-            if each.item.record is not None and each.item.ends:
-                log.copies[each.item.ends] = location_of(segment.incarnation, at)
-            at += each.entry_count
+        self.waiting_bytes -= sum(each.item.nbytes for each in placed)
         durable = any(each.item.durable for each in placed) and log.config.sync == "group"
         write = _Write(segment, place, placed, [], nbytes, len(entries), durable)
         self.in_flight += 1
@@ -437,17 +462,20 @@ class Lane:
             return
         if segment.writing or not segment.commit.idle:
             return
-        segment.state = SegmentState.SEALED
+        self._say_end(segment, SegmentState.SEALED)
+
+    def _say_end(self, segment: Segment, state: SegmentState) -> None:
+        segment.state = state
         segment.end = segment.commit.written_through
         segment.sealing = True
-        self._directory.upkeep.submit(lambda: self._run_seal(segment))
+        self._directory.upkeep.submit(lambda: self._run_say_end(segment))
 
-    def _run_seal(self, segment: Segment) -> None:
+    def _run_say_end(self, segment: Segment) -> None:
         """In a thread of the queue."""
         failure: OSError | None = None
         try:
             segment.file.sync()
-            write_superblock(segment.file, self._log, segment, SegmentState.SEALED, segment.end)
+            write_superblock(segment.file, self._log, segment, segment.state, segment.end)
         except OSError as error:
             failure = error
         with self._log.lock:

@@ -179,13 +179,19 @@ def keep_room(log: LogState) -> None:
 def reopen(log: LogState, segments: Sequence[Segment]) -> list[list[Segment]]:
     """Seal what was open, but for two of each directory: those with most room, that one first.
 
+    Where none was open and none is free, the sealed one with most room is opened again: without
+    room for a tombstone or a copy, nothing could ever become free.
+
     They go on where they end, under a new revision: behind that lie batches of the last one that
     look valid, and were never acknowledged.
     """
     kept: list[list[Segment]] = [[] for _ in log.directories]
-    for segment in sorted(segments, key=lambda each: each.end):
-        if segment.state is not SegmentState.OPEN:
-            continue
+    was_open = [s for s in segments if s.state is SegmentState.OPEN]
+    for directory, free in zip(log.directories, log.table.free, strict=True):
+        own = [s for s in segments if s.directory == directory.number]
+        if own and not free and not any(s in was_open for s in own):
+            was_open.append(min(own, key=lambda each: each.end))
+    for segment in sorted(was_open, key=lambda each: each.end):
         goes_on = len(kept[segment.directory]) < _OPEN_SEGMENTS
         state = SegmentState.OPEN if goes_on else SegmentState.SEALED
         segment.file.sync()

@@ -194,7 +194,7 @@ class SegmentLog:
             return _usage(self._log)
 
     def close(self) -> None:
-        """Finish what was started, seal, and give the directories back."""
+        """Finish what was started, say where it ends, and give the directories back."""
         with self._compacting:
             with self._log.lock:
                 if self._closed:
@@ -232,7 +232,7 @@ class SegmentLog:
             lambda: self._log.desk.idle and all(lane.idle for lane in lanes), _CLOSE_TIMEOUT_S
         )
         for lane in lanes:
-            lane.seal()
+            lane.leave()
         segments = self._log.table.in_use.values()
         self._log.lock.wait_for(lambda: not any(s.sealing for s in segments), _CLOSE_TIMEOUT_S)
 

@@ -26,6 +26,8 @@ BLOCK_BYTES = 64 << 10
 NUMBERS = 100
 """Blocks that may exist; with all of them, the log is some two thirds full."""
 ABSENT = 0
+FRUITLESS_ROUNDS = 10
+"""Kills without one acknowledgement: a log that takes nothing loses nothing, and is of no use."""
 
 
 def crash_config(folder: str) -> SegmentLogConfig:
@@ -86,12 +88,15 @@ def _environment() -> dict[str, str]:
 
 def kill_rounds(rounds: int, seed: int, *, say: bool = False) -> int:
     """So many rounds on one log; acknowledgements that were checked."""
-    expected, rng = Expected(), random.Random(seed)
+    expected, rng, fruitless = Expected(), random.Random(seed), 0
     with tempfile.TemporaryDirectory(prefix="kvlane-crash-") as folder:
         for name in ("a", "b"):
             (Path(folder) / name).mkdir()
         for number in range(rounds):
+            before = expected.acknowledged
             kill_round(folder, seed + number, expected, rng)
+            fruitless = 0 if expected.acknowledged > before else fruitless + 1
+            assert fruitless < FRUITLESS_ROUNDS, "nothing is acknowledged any more"
             if say and (number + 1) % 20 == 0:
                 print(f"{number + 1} kills, {expected.acknowledged} acknowledgements", flush=True)
     return expected.acknowledged

@@ -31,9 +31,9 @@ class Worker:
     def __init__(self, log: SegmentLog, seed: int) -> None:
         self._log, self._rng = log, random.Random(seed)
         self._index = {int.from_bytes(k.key, "little"): k.location for k in log.records()}
-        self._version = 1 + max(
-            (int.from_bytes(k.tag, "little") for k in log.records()), default=seed << 20
-        )
+        # Never given twice on one log, so that a record that is back is known by its version.
+        self._version = seed << 20
+        self._moves: dict[int, int] = {}
         self._lock = threading.Lock()
         self._busy: set[int] = set()
         self._under_way: deque[tuple[int, Callable[[ItemStatus, int], None]]] = deque()
@@ -56,7 +56,7 @@ class Worker:
     def _start(self, number: int) -> None:
         if number in self._index and self._rng.random() < 0.45:
             say("d", number)
-            location = self._index[number]
+            location = self._followed(self._index[number])
             self._under_way.append(
                 (
                     self._log.delete([location], durable=True),
@@ -89,9 +89,13 @@ class Worker:
         while True:
             self._log.compact_once(1 << 20)
             with self._lock:
-                follow = dict(self._log.moved())
-                for number, location in self._index.items():
-                    self._index[number] = follow.get(location, location)
+                self._moves.update(self._log.moved())
+
+    def _followed(self, location: int) -> int:
+        """Where a record is now; its move may have been told before its append was."""
+        while location in self._moves:
+            location = self._moves[location]
+        return location
 
 
 def main() -> None:

