@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from dpu_agent.cache.policy.base import EvictionPolicy
 from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.config import DEFAULT_SPIN_US, SessionsConfig, StoreConfig
@@ -37,11 +38,14 @@ T = TypeVar("T")
 
 
 def open_blocks(
-    devices: Sequence[Device], config: StoreConfig, index_seed: int
+    devices: Sequence[Device],
+    config: StoreConfig,
+    index_seed: int,
+    new_policy: Callable[[str, int], EvictionPolicy] = make_policy,
 ) -> Sequence[Blocks]:
     """The block store of a configuration, with its memory, for each port that is to reach it.
 
-    ``ConfigError`` says what is wrong.
+    ``new_policy(name, slots)`` makes its eviction policy. ``ConfigError`` says what is wrong.
     """
     for device in devices:
         if config.block_bytes > device.max_message_bytes:
@@ -54,7 +58,7 @@ def open_blocks(
         store = BlockStore(
             capacity_blocks=capacity_blocks,
             block_bytes=config.block_bytes,
-            policy=make_policy(config.policy, capacity_blocks),
+            policy=new_policy(config.policy, capacity_blocks),
             seed=index_seed,
         )
         buffer = devices[0].alloc(capacity_blocks * config.block_bytes)

@@ -108,10 +108,51 @@ class NvmeConfig:
     )
     read_depth: int = setting(16, "Reads under way at a time, for each directory.", minimum=1)
     write_depth: int = setting(8, "Writes under way at a time, for each directory.", minimum=1)
+    prefetch: str = setting(
+        "match",
+        "What brings blocks into memory before they are asked for: nothing; a MATCH that has found "
+        "them here; or the expected next turn of a conversation as well.",
+        choices=("none", "match", "next_turn"),
+        rule="See how many nvme_prefetch_useful are beside nvme_prefetch_wasted before you leave "
+        "next_turn on.",
+    )
+    prefetch_bytes_per_s: int = setting(
+        256 << 20,
+        "How much may be brought into memory so, in a second; 0 is no limit.",
+        unit=BYTES,
+        rule="A part of what the devices read, the rest of which is for those who ask.",
+        minimum=0,
+    )
+    demote_bytes_per_s: int = setting(
+        0,
+        "How much may leave memory for here in a second; 0 is no limit. Stores that come faster "
+        "evict, and what they evict is lost.",
+        unit=BYTES,
+        minimum=0,
+    )
+    compact_bytes_per_s: int = setting(
+        128 << 20,
+        "About how much is moved within the files in a second to give space back.",
+        unit=BYTES,
+        rule="Not less than is deleted or evicted here in a second, in the long run.",
+        minimum=1 << 20,
+    )
     direct: str = setting(
         "auto",
         "O_DIRECT: used where the file system has it, an error where it has not, or never used.",
         choices=("auto", "require", "off"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateConfig:
+    """What an agent remembers beside the blocks."""
+
+    directory: str = setting(
+        "",
+        "Directory for what the eviction policy reuse has learnt, a file of up to 512 KiB a tier; "
+        "empty: it learns anew at each start.",
+        rule="On a disk that outlasts a restart. It is written every five minutes and at the end.",
     )
 
 
@@ -184,5 +225,6 @@ class AgentConfig:
     device: DeviceConfig = DeviceConfig()
     store: StoreConfig = StoreConfig()
     nvme: NvmeConfig = NvmeConfig()
+    state: StateConfig = StateConfig()
     sessions: SessionsConfig = SessionsConfig()
     data: DataConfig = DataConfig()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 
 import click
+import yaml
 
 from dpu_agent.cli import run_command
 from dpu_agent.config import DEFAULT_SPIN_US, AgentConfig
@@ -14,6 +16,7 @@ from emulator.link.batching import AUTO, BATCHING
 from emulator.nic.links import PCIE, UDP
 from emulator.pcie.channels import AUTO_CHANNELS
 from kvlane.config import load_mapping
+from kvlane.errors import ConfigError
 from kvlane.limits import DEFAULT_CONTROL_PORT
 
 
@@ -74,6 +77,14 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
 )
 @click.option("--nvme-capacity", default="16GiB", show_default=True, help="In each of them.")
 @click.option("--nvme-segment", default="256MiB", show_default=True, help="Size of their files.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.NAME=VALUE",
+    help="Any other setting of the agent, such as nvme.prefetch=next_turn; `kvlane config show` "
+    "lists them.",
+)
 @click.option("--faults", default="", help="Faults of the emulated link; none by default.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the faults.")
 @click.option(
@@ -101,6 +112,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     directories: str,
     nvme_capacity: str,
     nvme_segment: str,
+    settings: tuple[str, ...],
     faults: str,
     seed: int,
     mtu: int,
@@ -119,7 +131,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
             "seed": seed,
             "channels": channels,
         }
-        mapping = {
+        mapping: dict[str, dict[str, object]] = {
             "control": {"listen": listen},
             "device": {"verbs": "emulator", "options": options},
             "store": {
@@ -134,6 +146,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
             },
             "data": {"spin_us": spin_us, "workers": workers},
         }
+        add_settings(mapping, settings)
         return load_mapping(AgentConfig, mapping, "command line")
 
     run_command(
@@ -141,6 +154,20 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
         announce=_print_json if ready_json else _log_ready,
         stop_at_stdin_eof=exit_on_stdin_eof,
     )
+
+
+def add_settings(mapping: dict[str, dict[str, object]], settings: Iterable[str]) -> None:
+    """Put settings of the form ``section.name=value`` into a mapping of sections."""
+    for text in settings:
+        name, is_one, value = text.partition("=")
+        section, _, setting = name.partition(".")
+        if not is_one or not section or not setting:
+            raise ConfigError(f"--set {text}: write SECTION.NAME=VALUE, as in store.policy=reuse")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text}: {value!r} is no YAML value ({error})") from error
+        mapping.setdefault(section, {})[setting] = parsed
 
 
 def _print_json(ready: Ready) -> None:

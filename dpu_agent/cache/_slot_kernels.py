@@ -48,11 +48,13 @@ SLOT = np.dtype(
     }
 )
 """``next_free`` shares its place with ``checksum``, which a FREE slot does not have. ``hold`` is
-the number of pins above two bits of state."""
+the number of pins above two bits of state and one that says that the block was brought here on a
+guess, and nobody has asked for it yet."""
 
-_STATE_BITS = 2
-_STATE_MASK = (1 << _STATE_BITS) - 1
-_ONE_PIN = 1 << _STATE_BITS
+_STATE_MASK = 0b011
+_GUESSED = 0b100
+_PIN_SHIFT = 3
+ONE_PIN = 1 << _PIN_SHIFT
 _slot_at = record_accessor(SLOT)
 
 LEDGER = np.dtype(
@@ -73,11 +75,18 @@ LEDGER = np.dtype(
         ("refused", "i8"),
         ("policy_faults", "i8"),
         ("next_evicted", "i8"),
+        ("guessed", "i8"),
+        ("guessed_bytes", "i8"),
+        ("useful", "i8"),
+        ("useful_bytes", "i8"),
+        ("wasted", "i8"),
+        ("wasted_bytes", "i8"),
     ],
     align=True,
 )
-"""Head of the free list, then gauges and counters as in ``StoreStats``; last where the search for
-a block to evict goes on once the policy has failed."""
+"""Head of the free list, then gauges and counters as in ``StoreStats``; where the search for a
+block to evict goes on once the policy has failed; and of the blocks that were brought here on a
+guess those that nobody has asked for yet, that somebody has, and that left before."""
 
 SlotTable = NDArray[np.void]
 """Shape (capacity,), dtype SLOT."""
@@ -97,8 +106,14 @@ def states(table: SlotTable) -> NDArray[np.uint32]:
 
 def pins(table: SlotTable) -> NDArray[np.uint32]:
     """Readers of every slot."""
-    held: NDArray[np.uint32] = table["hold"] >> np.uint32(_STATE_BITS)
+    held: NDArray[np.uint32] = table["hold"] >> np.uint32(_PIN_SHIFT)
     return held
+
+
+def is_guessed(table: SlotTable) -> NDArray[np.bool_]:
+    """Of every slot, whether its block was brought here on a guess that is open."""
+    guessed: NDArray[np.bool_] = (table["hold"] & np.uint32(_GUESSED)) != 0
+    return guessed
 
 
 def new_slot_table(capacity: int) -> SlotTable:
@@ -124,7 +139,7 @@ def state_of(table: SlotTable, slot: int) -> int:
 
 @kernel
 def set_state(table: SlotTable, slot: int, state: int) -> None:
-    """Change a slot's state and leave its pins."""
+    """Change a slot's state and leave the rest of its hold."""
     row = table[slot]
     row["hold"] = (np.int64(row["hold"]) & ~_STATE_MASK) | state
 
@@ -132,13 +147,13 @@ def set_state(table: SlotTable, slot: int, state: int) -> None:
 @kernel
 def pins_of(table: SlotTable, slot: int) -> int:
     """Readers of a slot."""
-    return int(np.int64(table[slot]["hold"]) >> _STATE_BITS)
+    return int(np.int64(table[slot]["hold"]) >> _PIN_SHIFT)
 
 
 @kernel
 def is_pinned_at(slot_table: int, slot: int) -> bool:
     """Whether a slot of the table at an address has a reader."""
-    return bool(np.int64(_slot_at(slot_table, slot).hold) >> _STATE_BITS != 0)
+    return bool(np.int64(_slot_at(slot_table, slot).hold) >> _PIN_SHIFT != 0)
 
 
 @kernel
@@ -170,10 +185,37 @@ def bump_generation(table: SlotTable, slot: int) -> None:
 
 
 @kernel
+def mark_guessed(table: SlotTable, ledger: Ledger, slot: int) -> None:
+    """The block of a slot that is PUBLISHED was brought here on a guess."""
+    row, book = table[slot], ledger[0]
+    row["hold"] = np.int64(row["hold"]) | _GUESSED
+    book["guessed"] += 1
+    book["guessed_bytes"] += np.int64(row["length"])
+
+
+@kernel
+def judge_guess(table: SlotTable, ledger: Ledger, slot: int, useful: bool) -> None:
+    """A block was asked for, or leaves; if it was brought here on a guess, that is settled."""
+    row = table[slot]
+    if np.int64(row["hold"]) & _GUESSED == 0:
+        return
+    book, length = ledger[0], np.int64(row["length"])
+    row["hold"] = np.int64(row["hold"]) & ~_GUESSED
+    book["guessed"] -= 1
+    book["guessed_bytes"] -= length
+    if useful:
+        book["useful"] += 1
+        book["useful_bytes"] += length
+    else:
+        book["wasted"] += 1
+        book["wasted_bytes"] += length
+
+
+@kernel
 def add_pin(table: SlotTable, ledger: Ledger, slot: int) -> None:
     """One more reader of ``slot``."""
     row = table[slot]
-    row["hold"] = np.int64(row["hold"]) + _ONE_PIN
+    row["hold"] = np.int64(row["hold"]) + ONE_PIN
     if pins_of(table, slot) == 1:
         ledger[0]["pinned"] += 1
 
@@ -182,7 +224,7 @@ def add_pin(table: SlotTable, ledger: Ledger, slot: int) -> None:
 def drop_pin(table: SlotTable, ledger: Ledger, slot: int) -> None:
     """One reader less; the caller has seen that there is one."""
     row = table[slot]
-    row["hold"] = np.int64(row["hold"]) - _ONE_PIN
+    row["hold"] = np.int64(row["hold"]) - ONE_PIN
     if pins_of(table, slot) == 0:
         ledger[0]["pinned"] -= 1
 

@@ -28,6 +28,7 @@ from dpu_agent.cache._slot_kernels import (
     bump_generation,
     drop_pin,
     give_free,
+    judge_guess,
     move_state,
     pins_of,
     set_state,
@@ -159,6 +160,7 @@ def pin(arrays: StoreArrays, keys: KeyWords, now: int) -> SlotArray:
         slot = slots[i]
         if slot >= 0:
             add_pin(arrays.table, arrays.ledger, slot)
+            judge_guess(arrays.table, arrays.ledger, slot, True)
             _ask_policy(arrays, policy.touched, slot, now)
             book["hits"] += 1
         else:
@@ -206,6 +208,7 @@ def _begin_writing(arrays: StoreArrays, keys: KeyWords, row: int, length: int, s
 @kernel
 def withdraw(arrays: StoreArrays, slot: int, evicted: int) -> None:
     """Take a PUBLISHED slot out of sight; the caller decides what becomes of it."""
+    judge_guess(arrays.table, arrays.ledger, slot, False)
     _ask_policy(arrays, arrays.policy.removed, slot, evicted)
     remove(arrays.by_key, slot)
     book = arrays.ledger[0]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpu_agent.cache._index_kernels import find_all
-from dpu_agent.cache._slot_kernels import END_OF_LIST, SlotState, pins, states
+from dpu_agent.cache._slot_kernels import END_OF_LIST, SlotState, is_guessed, pins, states
 from dpu_agent.cache.store import BlockStore
 
 
@@ -75,5 +75,10 @@ def _check_ledger(store: BlockStore) -> None:
     }
     for name, count in counted.items():
         _require(getattr(stats, name) == count, f"stats().{name} is {count}")
+    guessed = is_guessed(table)
+    _require(not guessed[~published].any(), "only a published block was brought here on a guess")
+    guesses = store.guesses()
+    _require(guesses.open == np.count_nonzero(guessed), "guesses().open counts them")
+    _require(guesses.open_bytes == int(table["length"][guessed].sum()), "and their bytes")
     used = state != SlotState.FREE
     _require(table["generation"][used].all(), "a slot in use has a generation")

@@ -8,12 +8,16 @@ It is sans-IO. Calls are batches, which any thread may make: they pass one at a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpu_agent.cache import _shared_store_kernels as kernels
+from dpu_agent.cache._guess_kernels import publish_guess
 from dpu_agent.cache._slot_kernels import new_ledger, new_slot_table
 from dpu_agent.cache._store_kernels import Statuses, StoreArrays
 from dpu_agent.cache._store_kernels import slot_offset as offset_of_slot
@@ -21,13 +25,27 @@ from dpu_agent.cache.index import key_words, new_index
 from dpu_agent.cache.policy.base import EvictionPolicy, SlotArray
 from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.control.core import StoreStats
-from kvlane._ticket_kernels import GATE_WORDS
+from kvlane._ticket_kernels import GATE_WORDS, enter, leave
 from kvlane.capsule import KeyArray
 from kvlane.errors import ConfigError
 from kvlane.limits import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
 
 _EMPTY_SEED = 0
 _Slots = TypeVar("_Slots", int, SlotArray)
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Blocks that were brought into a store on a guess."""
+
+    open: int
+    """They are here, and nobody has asked for them yet."""
+    open_bytes: int
+    useful: int
+    useful_bytes: int
+    wasted: int
+    """They left before anybody asked for them."""
+    wasted_bytes: int
 
 
 class BlockStore:
@@ -142,6 +160,25 @@ class BlockStore:
         wrong = kernels.publish(self.arrays, slots, checksums.astype(np.int64), now)
         self._require_writing(slots, wrong)
 
+    def publish_guess(self, slot: int, checksum: int, now: int) -> None:
+        """As ``publish``, for a block that was brought here though nobody has asked for it."""
+        if not publish_guess(self.arrays, slot, checksum, now):
+            raise AssertionError(f"slot {slot} is not reserved")
+
+    def guesses(self) -> Guesses:
+        """What became of the blocks that were brought here on a guess."""
+        books = new_ledger(self.capacity_blocks)
+        kernels.copy_ledger(self.arrays, books)
+        book = books[0]
+        return Guesses(
+            open=int(book["guessed"]),
+            open_bytes=int(book["guessed_bytes"]),
+            useful=int(book["useful"]),
+            useful_bytes=int(book["useful_bytes"]),
+            wasted=int(book["wasted"]),
+            wasted_bytes=int(book["wasted_bytes"]),
+        )
+
     def abort(self, slots: SlotArray) -> None:
         """Give reserved slots up; their keys are free for a later writer.
 
@@ -152,6 +189,15 @@ class BlockStore:
     def _require_writing(self, slots: SlotArray, wrong: int) -> None:
         if wrong >= 0:
             raise AssertionError(f"slot {slots[wrong]} is not reserved, or is listed twice")
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Let nothing happen in the store meanwhile; for moments, since all others wait."""
+        enter(self.arrays.gate)
+        try:
+            yield
+        finally:
+            leave(self.arrays.gate)
 
     # Removal and reporting
 

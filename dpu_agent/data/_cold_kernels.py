@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpu_agent.cache import _shared_store_kernels as store_kernels
+from dpu_agent.data._notice_kernels import note_chain
 from dpu_agent.data.state import Serving, server_at
 from kvlane.capsule import KeyStatus
 from kvlane.jit import kernel
@@ -51,14 +52,16 @@ def exist(serving: Serving, keys: Any) -> Any:
 @kernel
 def match(serving: Serving, keys: Any, now: int) -> int:
     """How many keys, from the first on, have a block somewhere without a gap."""
-    matched = store_kernels.match(serving.store, keys, now)
-    if matched == len(keys) or not has_cold(serving):
-        return int(matched)
-    rest = exist(serving, keys[matched:])
-    for i in range(len(rest)):
-        if rest[i] != _OK:
-            return int(matched + i)
-    return len(keys)
+    in_memory = int(store_kernels.match(serving.store, keys, now))
+    matched = in_memory
+    if in_memory < len(keys) and has_cold(serving):
+        rest = exist(serving, keys[in_memory:])
+        for i in range(len(rest)):
+            if rest[i] != _OK:
+                break
+            matched += 1
+    note_chain(serving, keys, matched > in_memory)
+    return matched
 
 
 @kernel

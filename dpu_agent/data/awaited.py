@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from dpu_agent.data.state import Notices
 from kvlane.capsule import KeyArray, Opcode
 
 
@@ -32,6 +33,13 @@ class ColderTier(Protocol):
     @property
     def low_water_blocks(self) -> int:
         """Free slots of memory below which ``press`` is called."""
+
+    @property
+    def notices(self) -> Notices:
+        """Which chains ``notice`` is called with."""
+
+    def notice(self, chain: KeyArray) -> None:
+        """A MATCH has asked for this chain; of shape (n, 32), a copy."""
 
     def take(self, awaited: AwaitedBlocks) -> None:
         """Have it done, and then let the server ``resume`` the command."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from dpu_agent.control.core import RemoteRegion
 from dpu_agent.data._awaited_kernels import copy_awaited
+from dpu_agent.data._notice_kernels import NOTICED_CHAINS, NOTICED_KEYS, take_chain
 from dpu_agent.data._serve_kernels import ResumedCommand, resume, run, serve
 from dpu_agent.data.awaited import AwaitedBlocks, ColderTier
 from dpu_agent.data.blocks import Blocks
@@ -84,7 +85,9 @@ class CapsuleServer:
         self._clock = np.zeros(SCRATCH_WORDS, np.int64)
         slots = max_sessions * (max_queue_depth + CREDIT_SLACK)
         self._awaiting = np.zeros((slots, 2), np.int64)
-        self._awaited_keys = np.zeros((MAX_KEYS_PER_CAPSULE, KEY_BYTES), np.uint8)
+        self._told_keys = np.zeros((MAX_KEYS_PER_CAPSULE, KEY_BYTES), np.uint8)
+        self._noticed = np.zeros(NOTICED_CHAINS, np.int64)
+        self._noticed_keys = np.zeros((NOTICED_KEYS, KEY_BYTES), np.uint8)
         self._server = new_records(SERVER, 1)
         self._fill_server_record()
         self._by_id: dict[int, Connection] = {}
@@ -110,7 +113,11 @@ class CapsuleServer:
         record.clock = self._clock.ctypes.data
         record.awaiting = self._awaiting.ctypes.data
         record.awaiting_size = len(self._awaiting)
-        record.low_water = self._colder.low_water_blocks if self._colder else 0
+        record.noticed = self._noticed.ctypes.data
+        record.noticed_keys = self._noticed_keys.ctypes.data
+        if self._colder is not None:
+            record.low_water = self._colder.low_water_blocks
+            record.notices = self._colder.notices
 
     @property
     def executed(self) -> dict[str, int]:
@@ -212,6 +219,7 @@ class CapsuleServer:
         if result == FAULT:
             raise self._device.take_fault() or VerbsError("the device failed; open it anew")
         self._tell_policy_fault()
+        self._tell_chains()
         if not self._server[0].attention:
             return
         self._server[0].attention = 0
@@ -235,12 +243,21 @@ class CapsuleServer:
             index, slot = self._awaiting[record.awaiting_head % record.awaiting_size].tolist()
             record.awaiting_head += 1
             connection = self._connections[index]
-            opcode, number, count = copy_awaited(connection, slot, self._awaited_keys)
+            opcode, number, count = copy_awaited(connection, slot, self._told_keys)
             if count == 0:
                 continue
-            keys = self._awaited_keys[:count].copy()
+            keys = self._told_keys[:count].copy()
             serial = int(connection.serial)
             colder.take(AwaitedBlocks(Opcode(opcode), keys, index, serial, slot, number))
+
+    def _tell_chains(self) -> None:
+        """Tell of the chains that were asked for since the last time."""
+        colder, record = self._colder, self._server[0]
+        if colder is None:
+            return
+        while record.noticed_head != record.noticed_tail:
+            count = take_chain(self._serving.server, self._told_keys)
+            colder.notice(self._told_keys[:count].copy())
 
     def _tell_policy_fault(self) -> None:
         """Log why the eviction policy has failed, once an agent."""

@@ -43,6 +43,15 @@ class CommandState(IntEnum):
     """What could move has moved; the rest comes from a colder tier."""
 
 
+class Notices(IntEnum):
+    """Which chains, of those that MATCH commands ask for, Python is told of."""
+
+    NONE = 0
+    COLD = 1
+    """Those of which a part lies in a colder tier."""
+    ALL = 2
+
+
 class Trouble(IntEnum):
     """Why a session has to end, from ``CONNECTION.trouble``."""
 
@@ -77,6 +86,13 @@ SERVER = _fields(
     "awaiting_tail",
     "low_water",  # free slots below which Python is told; 0 where nobody cares
     "is_short",  # 1 = there are fewer
+    "notices",  # Notices
+    "noticed",  # ring of lengths of the chains that Python was not told of yet
+    "noticed_head",
+    "noticed_tail",
+    "noticed_keys",  # ring of their keys
+    "noticed_keys_head",
+    "noticed_keys_tail",
     "attention",  # 1 = Python is to look at the connections
     "interrupt",  # 1 = Python wants to be let in
 )

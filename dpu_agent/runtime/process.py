@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dpu_agent.agent import Agent, open_blocks
 from dpu_agent.config import AgentConfig, NvmeConfig
 from dpu_agent.control.server import ControlServer, serve
 from dpu_agent.data.blocks import Blocks
+from dpu_agent.durability.policy_memory import PolicyMemory
 from dpu_agent.runtime.warmup import warm_up
 from dpu_agent.tiers.nvme import NvmeTier
 from kvlane.capsule import BOOT_ID_BYTES
@@ -32,6 +34,9 @@ from kvlane.verbs.backends import open_device, open_ports
 from kvlane.verbs.protocols import Device
 
 _STOP_GRACE_S = 1.0
+_SAVE_EVERY_S = 300.0
+_MEMORY, _NVME = "memory", "nvme"
+"""Tiers, in the names of files."""
 _INDEX_SEED_BITS = 256
 _CPUS_A_WORKER = 2
 _log = logging.getLogger(__name__)
@@ -62,26 +67,39 @@ def run_agent(
     with ExitStack() as undo:
         for device in devices:
             undo.callback(device.close)
-        ports = open_blocks(devices, config.store, secrets.randbits(_INDEX_SEED_BITS))
-        tier = _open_tier(config.nvme, ports[0])
+        memory = PolicyMemory(config.state.directory)
+        ports = open_blocks(
+            devices,
+            config.store,
+            secrets.randbits(_INDEX_SEED_BITS),
+            partial(memory.new_policy, _MEMORY),
+        )
+        memory.keep(_MEMORY, config.store.policy, ports[0].store)
+        tier = _open_tier(config.nvme, ports[0], memory)
         _compile(devices[0], config, colder=tier is not None)
         _log.info("%d data workers", len(devices))
         if tier is not None:
             ports = [replace(blocks, cold=tier.store) for blocks in ports]
-        return asyncio.run(_serve(config, ports, tier, announce, stop_at_stdin_eof))
+        try:
+            return asyncio.run(_serve(config, ports, tier, memory, announce, stop_at_stdin_eof))
+        finally:
+            memory.save()
 
 
-def _open_tier(config: NvmeConfig, blocks: Blocks) -> NvmeTier | None:
+def _open_tier(config: NvmeConfig, blocks: Blocks, memory: PolicyMemory) -> NvmeTier | None:
     """What lies below memory, if anything is to."""
     if not config.directories:
         return None
-    return NvmeTier(
+    tier = NvmeTier(
         config,
         blocks.store,
         blocks.pool.addr,
         seed=secrets.randbits(_INDEX_SEED_BITS),
         clock=time.monotonic_ns,
+        new_policy=partial(memory.new_policy, _NVME),
     )
+    memory.keep(_NVME, config.policy, tier.store)
+    return tier
 
 
 def workers_for(processors: int) -> int:
@@ -130,6 +148,7 @@ async def _serve(
     config: AgentConfig,
     ports: Sequence[Blocks],
     tier: NvmeTier | None,
+    memory: PolicyMemory,
     announce: Callable[[Ready], None],
     stop_at_stdin_eof: bool,
 ) -> int:
@@ -142,12 +161,21 @@ async def _serve(
         spin_us=config.data.spin_us,
         tier=tier,
     )
+    saving = asyncio.create_task(_save_now_and_then(memory))
     try:
         control = await serve(agent, config.control.listen)
         await _until_told_to_stop(agent, control, announce, stop_at_stdin_eof)
     finally:
+        saving.cancel()
         await agent.stop()
     return 1 if agent.worker_death.done() else 0
+
+
+async def _save_now_and_then(memory: PolicyMemory) -> None:
+    """So that a kill costs a few minutes of learning."""
+    while memory.has_anything_to_save:
+        await asyncio.sleep(_SAVE_EVERY_S)
+        await asyncio.to_thread(memory.save)
 
 
 async def _until_told_to_stop(

@@ -10,9 +10,11 @@ from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.data.server import CapsuleServer
+from dpu_agent.data.state import Notices
 from dpu_agent.segments.requests import Completion, ItemStatus, Read, Record
 from dpu_agent.tiers.cold_tier import ColdTier
-from dpu_agent.tiers.mover import TierMover
+from dpu_agent.tiers.mover import Pace, TierMover
+from dpu_agent.tiers.prefetch import PrefetchMode
 from dpu_agent.tiers.promotion import Wish
 from kvlane.capsule import KeyArray, Opcode
 from kvlane.seams import Clock
@@ -61,6 +63,7 @@ class TierRehearsal:
     """Looks after a colder tier in the thread that serves; see ``ColderTier``."""
 
     low_water_blocks = 1
+    notices = Notices.ALL
 
     def __init__(self, hot: BlockStore, address: int, clock: Clock) -> None:
         """``address`` is where the memory of the hot store's slots begins."""
@@ -72,12 +75,17 @@ class TierRehearsal:
         )
         self._hot = hot
         self._clock = clock
-        self._mover = TierMover(hot, ColdTier(self.store, _Memory()), address)
+        pace = Pace(PrefetchMode.NEXT_TURN)
+        self._mover = TierMover(hot, ColdTier(self.store, _Memory()), address, pace)
         self._taken: list[AwaitedBlocks] = []
 
     def take(self, awaited: AwaitedBlocks) -> None:
         """Remember it for the next ``step``."""
         self._taken.append(awaited)
+
+    def notice(self, chain: KeyArray) -> None:
+        """Follow it as an agent does."""
+        self._mover.notice(chain, self._clock())
 
     def press(self) -> None:
         """Nothing: every step makes room."""

@@ -128,7 +128,11 @@ class _Client:
         keys = np.full((1, KEY_BYTES), 0xFF, np.uint8)
         self._command(Opcode.STORE, keys, CommandFlags.PERSISTENT)
         rehearsal.forget(keys)
-        for opcode in (Opcode.EXIST, Opcode.MATCH, Opcode.RETRIEVE, Opcode.DELETE):
+        for opcode in (Opcode.EXIST, Opcode.MATCH):
+            self._command(opcode, keys)
+        # The MATCH has had it brought back.
+        rehearsal.forget(keys)
+        for opcode in (Opcode.RETRIEVE, Opcode.DELETE):
             self._command(opcode, keys)
 
     def close(self) -> None:

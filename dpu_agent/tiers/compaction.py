@@ -10,16 +10,16 @@ from dpu_agent.segments.segment_log import SegmentLog
 from kvlane.errors import StorageError
 
 _PAUSE_S = 0.5
-_BUDGET_BYTES = 64 << 20
-"""Moved at a time, so that at most about 128 MiB a second are."""
 _log = logging.getLogger(__name__)
 
 
 class CompactionThread:
     """Compacts a little at a time, as long as there is something to gain."""
 
-    def __init__(self, log: SegmentLog, told: Callable[[], None]) -> None:
-        """``told()`` when blocks have moved, whose places are to be learnt, or there is room."""
+    def __init__(self, log: SegmentLog, told: Callable[[], None], bytes_per_s: int) -> None:
+        """``told()`` when blocks have moved, whose places are to be learnt, or there is room;
+        ``bytes_per_s`` is about how much is moved at most."""
+        self._budget_bytes = max(1, int(bytes_per_s * _PAUSE_S))
         self._segments = log
         self._told = told
         self._stopping = False
@@ -47,7 +47,7 @@ class CompactionThread:
             if self._stopping:
                 return
             try:
-                done = self._segments.compact_once(_BUDGET_BYTES)
+                done = self._segments.compact_once(self._budget_bytes)
             except StorageError as error:
                 _log.error("nothing is compacted any more: %s", error)
                 return

@@ -28,11 +28,12 @@ from dpu_agent.cache.store import BlockStore
 from dpu_agent.segments.requests import Completion, ItemStatus, Record
 from dpu_agent.tiers.cold_tier import ColdTier
 from dpu_agent.tiers.figures import TierFigures
+from dpu_agent.tiers.pacing import TokenBucket
 from kvlane.capsule import KeyArray, KeyStatus
 from kvlane.limits import KEY_BYTES
 
 _BATCH = 16
-"""Blocks that are chosen and written together."""
+"""Blocks that are chosen and written together, where so many slots are kept free."""
 _MOST_UNDER_WAY = 64
 _RESERVE_PART = 16
 """One slot in so many is kept free."""
@@ -71,8 +72,17 @@ class _Keeper:
 class Demotions:
     """Sans-IO but for the tickets that it gives the medium."""
 
-    def __init__(self, hot: BlockStore, cold: ColdTier, address: int, figures: TierFigures) -> None:
-        """``address`` is where the memory of the hot store's slots begins."""
+    def __init__(
+        self,
+        hot: BlockStore,
+        cold: ColdTier,
+        address: int,
+        limit: TokenBucket,
+        figures: TierFigures,
+    ) -> None:
+        """``address`` is where the memory of the hot store's slots begins; ``limit`` is for what
+        leaves memory, not for what somebody waits for."""
+        self._limit = limit
         self._hot = hot
         self._cold = cold
         self._address = address
@@ -86,15 +96,23 @@ class Demotions:
         """Blocks that are being written and leave memory then."""
         return sum(len(copying.keys) for copying in self._tickets.values() if copying.evicts)
 
-    def is_due(self) -> bool:
+    def is_due(self, now: int) -> bool:
         """Whether more blocks should leave memory than do already."""
+        return self._is_short() and self._limit.is_open(now)
+
+    def _is_short(self) -> bool:
         under_way = self.under_way
         is_short = self._hot.free_blocks + under_way < self._reserve
         return is_short and under_way < _MOST_UNDER_WAY
 
+    def next_step_in_ns(self) -> int | None:
+        """When the limit lets blocks leave that should; None where it holds none back."""
+        wait_ns = self._limit.opens_in_ns()
+        return wait_ns if wait_ns and self._is_short() else None
+
     def begin(self) -> bool:
         """Choose what leaves next and begin to write it; False when nothing can."""
-        leaving = choose_leaving(self._hot.arrays, _BATCH)
+        leaving = choose_leaving(self._hot.arrays, min(_BATCH, self._reserve))
         if len(leaving.slots) == 0:
             return False
         keys = leaving.keys.view(np.uint8).reshape(-1, KEY_BYTES)
@@ -107,6 +125,7 @@ class Demotions:
         self._figures.dropped += len(unfit)
         self._drop(leaving, unfit)
         if len(fits):
+            self._limit.take(int(leaving.lengths[fits].sum()))
             self._write(leaving, fits, cold_slots[cold_slots >= 0].tolist(), evicts=True)
         return True
 

@@ -13,6 +13,11 @@ class TierFigures:
     promoted_bytes: int = 0
     demoted: int = 0
     demoted_bytes: int = 0
+    prefetched: int = 0
+    """Of the promoted, those that nobody had asked for yet."""
+    prefetched_bytes: int = 0
+    prefetch_skipped: int = 0
+    """Guesses that were not followed: too late, or no room or budget for them."""
     dropped: int = 0
     """Left memory without a copy: the colder tier had no room, or could not write."""
     no_room: int = 0

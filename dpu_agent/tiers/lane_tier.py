@@ -7,17 +7,22 @@ from functools import partial
 
 from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.data.server import CapsuleServer
+from dpu_agent.data.state import Notices
 from dpu_agent.runtime.worker import DataWorker, WorkerDeadError
 from dpu_agent.tiers.demotion import reserve_blocks
 from dpu_agent.tiers.thread import TierThread
+from kvlane.capsule import KeyArray
 from kvlane.seams import Clock
 
 
 class LaneTier:
     """What a lane's server hands over goes to the thread; what is done comes back as a call."""
 
-    def __init__(self, thread: TierThread, capacity_blocks: int, clock: Clock) -> None:
+    def __init__(
+        self, thread: TierThread, capacity_blocks: int, notices: Notices, clock: Clock
+    ) -> None:
         self._thread = thread
+        self._notices = notices
         self._clock = clock
         self._server: CapsuleServer | None = None
         self._worker: DataWorker | None = None
@@ -31,6 +36,15 @@ class LaneTier:
     def low_water_blocks(self) -> int:
         """Free slots of memory below which ``press`` is called."""
         return self._low_water_blocks
+
+    @property
+    def notices(self) -> Notices:
+        """Which chains are told on."""
+        return self._notices
+
+    def notice(self, chain: KeyArray) -> None:
+        """Tell a chain on."""
+        self._thread.notice(chain)
 
     def take(self, awaited: AwaitedBlocks) -> None:
         """Have it done, and then let the server resume the command."""

@@ -7,26 +7,52 @@ has done something, when a lane hands something over or memory runs short.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.segments.requests import Completion
 from dpu_agent.tiers.cold_tier import ColdTier
 from dpu_agent.tiers.demotion import Demotions
 from dpu_agent.tiers.figures import TierFigures
+from dpu_agent.tiers.pacing import UNLIMITED, TokenBucket
+from dpu_agent.tiers.prefetch import Prefetches, PrefetchMode
 from dpu_agent.tiers.promotion import Promotions, Wish
 from dpu_agent.tiers.removal import Told
 from kvlane.capsule import KeyArray
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What moves by itself, and how fast it may; rates in bytes a second, 0 is no limit."""
+
+    prefetch: PrefetchMode = PrefetchMode.NONE
+    prefetch_bytes_per_s: int = UNLIMITED
+    demote_bytes_per_s: int = UNLIMITED
+
+
+_UNHURRIED = Pace()
+
+
 class TierMover:
     """All of its methods are called from one thread."""
 
-    def __init__(self, hot: BlockStore, cold: ColdTier, address: int) -> None:
+    def __init__(
+        self,
+        hot: BlockStore,
+        cold: ColdTier,
+        address: int,
+        pace: Pace = _UNHURRIED,
+    ) -> None:
         """``address`` is where the memory of the hot store's slots begins."""
         self.figures = TierFigures()
         self._cold = cold
         self._promotions = Promotions(hot, cold, address, self.figures)
-        self._demotions = Demotions(hot, cold, address, self.figures)
+        limit = TokenBucket(pace.demote_bytes_per_s)
+        self._demotions = Demotions(hot, cold, address, limit, self.figures)
+        budget = TokenBucket(pace.prefetch_bytes_per_s)
+        self._prefetches = Prefetches(
+            hot, cold, self._promotions, pace.prefetch, budget, self.figures
+        )
 
     def want(self, keys: KeyArray, tell: Callable[[Wish], None], now: int) -> None:
         """Bring blocks into memory; ``tell(wish)`` once all have come that will, maybe at once.
@@ -44,20 +70,31 @@ class TierMover:
     def delete(self, keys: KeyArray, told: Told, now: int) -> None:
         """Forget blocks for good; ``told(True)`` once not even a crash brings them back, or
         ``told(False)`` when that cannot be had."""
-        for row in keys:
-            self._promotions.forget(row.tobytes())
+        for key in (row.tobytes() for row in keys):
+            self._promotions.forget(key)
+            self._prefetches.forget(key)
         locations = self._cold.delete(keys, now)
         if locations:
             self._cold.removals.begin(locations, durable=True, told=told)
         else:
             told(True)
 
+    def notice(self, chain: KeyArray, now: int) -> None:
+        """A MATCH has asked for a chain."""
+        self._prefetches.notice(chain, now)
+
+    def next_step_in_ns(self, now: int) -> int | None:
+        """When ``step`` is to be called though nothing has happened; None is never."""
+        waits = (self._demotions.next_step_in_ns(), self._prefetches.next_step_in_ns(now))
+        return min((wait for wait in waits if wait is not None), default=None)
+
     def step(self, now: int) -> bool:
         """Take in what the medium has done, and begin what is due; whether there was anything."""
         self._cold.removals.try_again()
         worked = self._take_in(now)
-        while self._demotions.is_due() and self._demotions.begin():
+        while self._demotions.is_due(now) and self._demotions.begin():
             worked = True
+        self._prefetches.step(now)
         return worked
 
     def _take_in(self, now: int) -> bool:

@@ -44,6 +44,8 @@ class _Reading:
     checksum: int
     length: int
     wishes: list[Wish]
+    """Of a block that is read on a guess there are none, unless somebody wants it meanwhile."""
+    is_guess: bool = False
     is_unwanted: bool = False
     """It was deleted meanwhile."""
 
@@ -78,6 +80,28 @@ class Promotions:
             self._tickets[self._cold.read(reads)] = begun
         if wish.missing == 0:
             wish.tell(wish)
+
+    @property
+    def has_wishes(self) -> bool:
+        """Whether anybody waits for a block."""
+        return any(reading.wishes for reading in self._readings.values())
+
+    @property
+    def guesses_under_way(self) -> int:
+        """Blocks that are being read on a guess."""
+        return sum(reading.is_guess for reading in self._readings.values())
+
+    def guess(self, key: bytes, now: int) -> int:
+        """Have a block brought into memory that nobody has asked for; its length, or 0 where it
+        cannot come, or is here or on its way."""
+        if key in self._readings or self._hot.exist(_one_key(key))[0] == KeyStatus.OK:
+            return 0
+        reading = self._reserve(key, now)
+        if reading is None:
+            return 0
+        reading.is_guess = True
+        self._tickets[self._cold.read([self._read_of(reading)])] = [reading]
+        return reading.length
 
     def _reserve(self, key: bytes, now: int) -> _Reading | None:
         """A slot in memory for a block that the colder tier has."""
@@ -121,7 +145,7 @@ class Promotions:
     def _take_in(self, reading: _Reading, was_read: bool, now: int) -> None:
         slots = np.array([reading.slot])
         if was_read and not reading.is_unwanted:
-            self._hot.publish(slots, np.array([reading.checksum], np.uint32), now)
+            self._publish(reading, now)
             self._figures.promoted += 1
             self._figures.promoted_bytes += reading.length
         else:
@@ -134,6 +158,15 @@ class Promotions:
             wish.missing -= 1
             if wish.missing == 0:
                 wish.tell(wish)
+
+    def _publish(self, reading: _Reading, now: int) -> None:
+        if reading.is_guess:
+            self._hot.publish_guess(reading.slot, reading.checksum, now)
+            self._figures.prefetched += 1
+            self._figures.prefetched_bytes += reading.length
+        else:
+            checksums = np.array([reading.checksum], np.uint32)
+            self._hot.publish(np.array([reading.slot]), checksums, now)
 
     def _forget_damaged(self, reading: _Reading, now: int) -> None:
         self._figures.damaged += 1

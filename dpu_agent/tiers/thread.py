@@ -19,7 +19,7 @@ from typing import Protocol
 from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.tiers.mover import TierMover
 from dpu_agent.tiers.promotion import Wish
-from kvlane.capsule import Opcode
+from kvlane.capsule import KeyArray, Opcode
 from kvlane.seams import Clock
 
 _log = logging.getLogger(__name__)
@@ -75,6 +75,13 @@ class TierThread:
         """Memory may run short. Any thread may call."""
         self._post(_nothing)
 
+    def notice(self, chain: KeyArray) -> None:
+        """A MATCH has asked for a chain. Any thread may call."""
+        self._post(partial(self._note, chain))
+
+    def _note(self, chain: KeyArray) -> None:
+        self._mover.notice(chain, self._clock())
+
     def _post(self, call: Callable[[], None]) -> None:
         self._inbox.append(call)
         os.eventfd_write(self._wake_fd, 1)
@@ -101,7 +108,7 @@ class TierThread:
     def _run(self) -> None:
         try:
             while self._open:
-                self._selector.select()
+                self._selector.select(self._timeout_s())
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
                 while self._inbox:
@@ -110,6 +117,11 @@ class TierThread:
         except BaseException as error:
             _log.critical("the thread that moves blocks between tiers has died", exc_info=True)
             self._on_death(error)
+
+    def _timeout_s(self) -> float | None:
+        """How long nothing is due by itself; None is for ever."""
+        wait_ns = self._mover.next_step_in_ns(self._clock())
+        return None if wait_ns is None else wait_ns / 1e9
 
 
 def _nothing() -> None:

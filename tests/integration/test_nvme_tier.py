@@ -22,7 +22,7 @@ BATCH = reserve_blocks(HOT_BLOCKS)
 """As many as find free slots when nothing is on its way."""
 
 
-def agent_over(folder: Path, link: str = "udp") -> AgentProcess:
+def agent_over(folder: Path, link: str = "udp", *options: str) -> AgentProcess:
     folder.mkdir(exist_ok=True)
     return AgentProcess(
         f"--link={link}",
@@ -31,6 +31,7 @@ def agent_over(folder: Path, link: str = "udp") -> AgentProcess:
         f"--nvme={folder}",
         "--nvme-capacity=32MiB",
         "--nvme-segment=2MiB",
+        *options,
     )
 
 
@@ -157,6 +158,68 @@ async def test_what_was_acknowledged_as_persistent_survives_a_kill(tmp_path: Pat
         async with await connected(agent) as dpu:
             assert await dpu.match(keys) == len(keys)
             assert await count_right(dpu, keys, blocks) == len(keys)
+
+
+async def tier_counter(dpu: Dpu, name: str) -> int:
+    return int(dict((await dpu.stats()).device_counters)[f"nvme_{name}"])
+
+
+async def test_a_match_brings_cold_blocks_back_before_they_are_asked_for(tmp_path: Path) -> None:
+    with agent_over(tmp_path / "nvme") as agent:
+        async with await connected(agent) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            assert await tier_counter(dpu, "prefetched") == 0
+            assert await dpu.match(keys[:BATCH]) == BATCH
+            deadline = time.monotonic() + PATIENCE_S
+            while await tier_counter(dpu, "prefetched") < BATCH:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.001)
+            into = np.zeros_like(blocks[:BATCH])
+            assert (await dpu.retrieve(keys[:BATCH], into)).ok.all()
+            assert np.array_equal(into, blocks[:BATCH])
+            assert await tier_counter(dpu, "prefetch_useful") == BATCH
+            assert await tier_counter(dpu, "prefetch_wasted") == 0
+
+
+async def test_without_prefetch_a_match_moves_nothing(tmp_path: Path) -> None:
+    with agent_over(tmp_path / "nvme", "udp", "--set=nvme.prefetch=none") as agent:
+        async with await connected(agent) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            assert await dpu.match(keys) == BLOCKS
+            assert await count_right(dpu, keys[:BATCH], blocks[:BATCH]) == BATCH
+            assert await tier_counter(dpu, "prefetched") == 0
+
+
+async def test_blocks_are_right_under_every_setting_of_the_tier(tmp_path: Path) -> None:
+    """The policy that learns in both tiers, guesses from conversations, and tight limits."""
+    settings = {
+        "store.policy": "reuse",
+        "nvme.policy": "reuse",
+        "nvme.prefetch": "next_turn",
+        "nvme.prefetch_bytes_per_s": "4MiB",
+        "nvme.demote_bytes_per_s": "64MiB",
+        "nvme.compact_bytes_per_s": "1MiB",
+        "state.directory": str(tmp_path / "state"),
+    }
+    options = [f"--set={name}={value}" for name, value in settings.items()]
+    for _ in range(2):
+        with agent_over(tmp_path / "nvme", "udp", *options) as agent:
+            async with await connected(agent) as dpu:
+                keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+                for first in range(0, BLOCKS, BATCH):
+                    part = slice(first, first + BATCH)
+                    await dpu.match(keys[: first + BATCH])
+                    await dpu.store(keys[part], blocks[part])
+                for first in range(0, BLOCKS, BATCH):
+                    part = slice(first, first + BATCH)
+                    into = np.zeros_like(blocks[part])
+                    ok = (await dpu.retrieve(keys[part], into)).ok
+                    assert np.array_equal(into[ok], blocks[part][ok])
+            assert agent.end()[0] == 0
+        names = {path.name for path in (tmp_path / "state").iterdir()}
+        assert names == {"memory-reuse.learnt", "nvme-reuse.learnt"}
 
 
 async def test_an_agent_without_files_says_that_nothing_survives() -> None:

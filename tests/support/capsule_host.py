@@ -15,6 +15,7 @@ from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.data.server import CapsuleServer
+from dpu_agent.data.state import Notices
 from kvlane.capsule import (
     DESCRIPTOR,
     CommandFlags,
@@ -155,13 +156,18 @@ class CapsuleHost:
 class NotedTier:
     """Remembers what was handed over."""
 
-    def __init__(self, low_water_blocks: int) -> None:
+    def __init__(self, low_water_blocks: int, notices: Notices) -> None:
         self.low_water_blocks = low_water_blocks
+        self.notices = notices
+        self.noticed: list[KeyArray] = []
         self.awaited: list[AwaitedBlocks] = []
         self.pressed = 0
 
     def take(self, awaited: AwaitedBlocks) -> None:
         self.awaited.append(awaited)
+
+    def notice(self, chain: KeyArray) -> None:
+        self.noticed.append(chain)
 
     def press(self) -> None:
         self.pressed += 1
@@ -179,6 +185,7 @@ class ServerRig:
         policy: EvictionPolicy | None = None,
         cold: BlockStore | None = None,
         low_water_blocks: int = 0,
+        notices: Notices = Notices.NONE,
     ) -> None:
         self.fabric = LoopbackFabric(devices=1 + hosts)
         self.agent_device: LoopbackDevice = self.fabric.devices[0]
@@ -192,7 +199,7 @@ class ServerRig:
             self.agent_device, self.agent_device.alloc(capacity_blocks * BLOCK_BYTES)
         )
         self.failures: list[tuple[int, str]] = []
-        self.colder = NotedTier(low_water_blocks)
+        self.colder = NotedTier(low_water_blocks, notices)
         self.cold = cold or empty_store()
         self.server = CapsuleServer(
             self.agent_device,

@@ -38,11 +38,26 @@ POLICIES: Mapping[str, Callable[[int], EvictionPolicy]] = {
 """Name -> factory that takes the number of slots."""
 
 
-def make_policy(name: str, capacity_blocks: int) -> EvictionPolicy:
-    """A new policy for that many slots; ``ConfigError`` lists the names there are."""
+LEARNING: Mapping[str, Callable[[int, bytes], EvictionPolicy]] = {
+    "reuse": lambda capacity_blocks, learnt: ReusePolicy(capacity_blocks, learnt=learnt),
+}
+"""Those that go on with what an earlier one has learnt."""
+
+
+def make_policy(name: str, capacity_blocks: int, *, learnt: bytes = b"") -> EvictionPolicy:
+    """A new policy for that many slots; ``ConfigError`` lists the names there are.
+
+    ``learnt`` is what an earlier one has given (``ReusePolicy.learnt``), where it learns.
+    """
     factory = POLICIES.get(name)
     if factory is None:
         raise ConfigError(
             f"unknown eviction policy {name!r}; choose one of: {', '.join(sorted(POLICIES))}"
         )
+    if learnt:
+        if name not in LEARNING:
+            raise ConfigError(
+                f"the policy {name} learns nothing; use one of: {', '.join(LEARNING)}"
+            )
+        return LEARNING[name](capacity_blocks, learnt)
     return factory(capacity_blocks)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from dpu_agent.cache._slot_kernels import SlotState, new_slot_table
+from dpu_agent.cache._slot_kernels import ONE_PIN, SlotState, new_slot_table
 from dpu_agent.cache.policy.base import NO_VICTIM
 from dpu_agent.cache.policy.lru import LruPolicy
 from dpu_agent.cache.policy.registry import POLICIES, make_policy
@@ -28,7 +28,7 @@ class Driven:
 
     def victim(self, *pinned: int) -> int:
         self.table["hold"] = 0
-        self.table["hold"][list(pinned)] = 1 << 2 | int(SlotState.PUBLISHED)
+        self.table["hold"][list(pinned)] = ONE_PIN | int(SlotState.PUBLISHED)
         calls = self.policy.calls
         return call_through(calls.victim, calls.context, int(self.table.ctypes.data), 0, 0)
 

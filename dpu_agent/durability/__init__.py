@@ -1,0 +1,1 @@
+"""What an agent keeps from one start to the next, beside the blocks."""
