@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dpu_agent.cache._slot_kernels import SlotState, new_slot_table
+from dpu_agent.cache._slot_kernels import ONE_PIN, SlotState, new_slot_table
 from dpu_agent.cache.policy.base import EvictionPolicy
 from tests.support.call_kernels import call_through
-
-_ONE_PIN = 1 << 2
 
 
 class DrivenPolicy:
@@ -46,7 +44,7 @@ class DrivenPolicy:
     def victim(self, pinned: Iterable[int] = ()) -> int:
         """The slot that is to leave while those slots are pinned."""
         self._table["hold"] = int(SlotState.PUBLISHED)
-        self._table["hold"][list(pinned)] |= _ONE_PIN
+        self._table["hold"][list(pinned)] |= ONE_PIN
         return self._call(self.policy.calls.victim, int(self._table.ctypes.data))
 
     def _call(self, function: int, first: int, second: int = 0, third: int = 0) -> int:
