@@ -11,6 +11,7 @@ import numpy as np
 from dpu_agent.cache.policy._list_kernels import append, oldest, unlink
 from dpu_agent.cache.policy._reuse_layout_kernels import (
     AWAITED,
+    BLOCK,
     IDLE,
     MAX_AWAITED,
     NONE,
@@ -18,7 +19,12 @@ from dpu_agent.cache.policy._reuse_layout_kernels import (
     small_at,
     state_at,
 )
+from kvlane.atomics import prefetch
 from kvlane.jit import kernel
+
+_BLOCK_BYTES = int(BLOCK.itemsize)
+NO_KEY = -(1 << 63)
+"""Of a record that stands for no block."""
 
 
 @kernel
@@ -39,6 +45,23 @@ def _bucket_of(context: int, key: int) -> int:
         if block < 0 or np.int64(block_at(state.blocks, block).key) == key:
             return int(bucket)
         bucket = bucket + 1 if bucket + 1 < count else 0
+
+
+@kernel
+def fetch_bucket(context: int, key: int) -> None:
+    """A key will be looked up soon."""
+    state = state_at(context, 0)
+    prefetch(state.buckets + 4 * _home_of(key, np.int64(state.bucket_count)))
+
+
+@kernel
+def fetch_block(context: int, key: int) -> None:
+    """A key will be looked up very soon, and its bucket is here."""
+    state = state_at(context, 0)
+    count = np.int64(state.bucket_count)
+    block = np.int64(small_at(state.buckets, count)[_home_of(key, count)]) - 1
+    if block >= 0:
+        prefetch(state.blocks + _BLOCK_BYTES * block)
 
 
 @kernel
@@ -78,6 +101,8 @@ def release(context: int, block: int) -> None:
     if record.tip_of >= 0 or record.anchor_of >= 0:
         return
     _close_gap(context, _bucket_of(context, np.int64(record.key)))
+    # Who remembers the record must not take it for the key's any more.
+    record.key = NO_KEY
     append(state.block_links, state.block_count + IDLE, block)
 
 

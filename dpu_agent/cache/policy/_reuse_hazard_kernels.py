@@ -10,6 +10,7 @@ neighbours' and towards 1. Each fit goes on from the last.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from dpu_agent.cache.policy._reuse_layout_kernels import (
 )
 from kvlane.jit import kernel
 
+_BINS_PER_LOG = 1.0 / math.log(BIN_RATIO)
 _ROUNDS = 2
 _PRIOR_REUSES = 0.3
 """The hazard at an age before anything is known, times that age."""
@@ -58,7 +60,7 @@ def bin_of(age_ms: float) -> int:
     """The bin of an age."""
     if age_ms < 1.0:
         return 0
-    found = min(int(math.log(age_ms) / math.log(BIN_RATIO)) + 1, BINS - 1)
+    found = min(int(math.log(age_ms) * _BINS_PER_LOG) + 1, BINS - 1)
     # The logarithm may be off by a rounding at an edge.
     while found > 0 and age_ms < EDGES_MS[found]:
         found -= 1
@@ -96,44 +98,55 @@ def _middle_ms(which: int) -> float:
     return float(EDGES_MS[which] * math.sqrt(BIN_RATIO))
 
 
+class Seen(NamedTuple):
+    """All that is recorded, one column a record."""
+
+    strata: NDArray[np.int64]
+    values: NDArray[np.int64]
+    """Shape (FEATURES, n): which effect of each feature is the record's, as numbered by
+    ``effect_place`` in the group of its stratum."""
+    ages: Reals
+    bins: NDArray[np.int64]
+    """Of the ages."""
+    reused: NDArray[np.int64]
+    """1 where the age ended in reuse."""
+
+
 @kernel
-def _gather(context: int) -> tuple[NDArray[np.int64], Reals, NDArray[np.int64], NDArray[np.int64]]:
-    """Traits, ages, bins of the ages, and 1 where the age ended in reuse."""
+def _gather(context: int) -> Seen:
     state = state_at(context, 0)
     history = history_at(state.history, 0)
     first = first_kept(state.history)
     count = int(np.int64(history.logged)) - first
-    traits = np.empty(count, np.int64)
+    strata, bins = np.empty(count, np.int64), np.empty(count, np.int64)
+    values = np.empty((FEATURES, count), np.int64)
     ages = np.empty(count, np.float64)
-    bins = np.empty(count, np.int64)
     reused = np.zeros(count, np.int64)
     for i in range(count):
         record = record_at(history.records, (first + i) % KEPT)
         ended = record.ended_ms if record.ended_ms != 0.0 else -state.clock_ms
-        traits[i] = record.traits
+        traits = np.int64(record.traits)
+        strata[i] = stratum_in(traits)
+        group = group_of(strata[i])
+        for feature in range(FEATURES):
+            values[feature, i] = effect_place(group, feature, feature_in(traits, feature))
         ages[i] = abs(ended) - record.began_ms
         bins[i] = bin_of(ages[i])
         reused[i] = 1 if ended > 0.0 else 0
-    return traits, ages, bins, reused
+    return Seen(strata, values, ages, bins, reused)
 
 
 @kernel
-def _count(
-    traits: NDArray[np.int64],
-    ages: Reals,
-    bins: NDArray[np.int64],
-    reused: NDArray[np.int64],
-    risks: Reals,
-) -> tuple[Reals, Reals]:
+def _count(seen: Seen, risks: Reals) -> tuple[Reals, Reals]:
     """Events, and time at risk, by stratum and bin."""
     events = np.zeros((STRATA, BINS))
     exposure = np.zeros((STRATA, BINS))
     beyond = np.zeros((STRATA, BINS))
-    for i in range(len(traits)):
-        stratum, last = stratum_in(traits[i]), bins[i]
-        exposure[stratum, last] += risks[i] * (ages[i] - EDGES_MS[last])
+    for i in range(len(risks)):
+        stratum, last = seen.strata[i], seen.bins[i]
+        exposure[stratum, last] += risks[i] * (seen.ages[i] - EDGES_MS[last])
         beyond[stratum, last] += risks[i]
-        events[stratum, last] += reused[i]
+        events[stratum, last] += seen.reused[i]
     for stratum in range(STRATA):
         older = 0.0
         for which in range(BINS - 1, -1, -1):
@@ -215,26 +228,38 @@ def _cumulate(hazards: Reals) -> Reals:
 
 
 @kernel
-def _fit_effects(effects: Reals, feature: int, seen: Reals, expected: Reals) -> Reals:
-    """New effects of a feature from the events of each value; how they have changed."""
-    change = np.ones((GROUPS, VALUES))
+def _lived(seen: Seen, hazards: Reals, cumulated: Reals) -> Reals:
+    """The hazard of its stratum that each record has lived through."""
+    lived = np.empty(len(seen.strata))
+    for i in range(len(lived)):
+        stratum, last = seen.strata[i], seen.bins[i]
+        within = hazards[stratum * BINS + last] * (seen.ages[i] - EDGES_MS[last])
+        lived[i] = cumulated[stratum, last] + within
+    return lived
+
+
+@kernel
+def _fit_effects(effects: Reals, feature: int, events: Reals, expected: Reals) -> Reals:
+    """New effects of a feature from the events of each value; how all effects have changed."""
+    change = np.ones(GROUPS * FEATURES * VALUES)
     for group in range(GROUPS):
-        before = effects[effect_place(group, feature, 0) : effect_place(group, feature, VALUES)]
+        first = effect_place(group, feature, 0)
+        before = effects[first : first + VALUES]
         after = np.empty(VALUES)
         old_total, new_total = 1e-9, 1e-9
         for value in range(VALUES):
             reuses, reference = _EFFECT_EVENTS, _EFFECT_EVENTS
             for other in range(max(0, value - 1), min(VALUES, value + 2)):
                 weight = 1.0 if other == value else _EFFECT_NEIGHBOUR
-                reuses += weight * seen[group, other]
-                reference += weight * expected[group, other] / before[other]
+                reuses += weight * events[first + other]
+                reference += weight * expected[first + other] / before[other]
             after[value] = reuses / reference
-            old_total += expected[group, value]
-            new_total += expected[group, value] * after[value] / before[value]
+            old_total += expected[first + value]
+            new_total += expected[first + value] * after[value] / before[value]
         # The hazards carry the level, so that effects have no common drift.
         for value in range(VALUES):
             after[value] *= old_total / new_total
-            change[group, value] = after[value] / before[value]
+            change[first + value] = after[value] / before[value]
         before[:] = after
     return change
 
@@ -245,23 +270,20 @@ def fit(context: int) -> None:
     state = state_at(context, 0)
     hazards = reals_at(state.hazards, STRATA * BINS)
     effects = reals_at(state.effects, GROUPS * FEATURES * VALUES)
-    traits, ages, bins, reused = _gather(context)
-    risks = np.empty(len(traits))
-    for i in range(len(traits)):
-        risks[i] = risk_of(effects, traits[i])
+    seen = _gather(context)
+    risks, events = np.ones(len(seen.strata)), np.zeros(len(effects))
+    for feature in range(FEATURES):
+        for i in range(len(risks)):
+            place = seen.values[feature, i]
+            risks[i] *= effects[place]
+            events[place] += seen.reused[i]
     for _ in range(_ROUNDS):
-        events, exposure = _count(traits, ages, bins, reused, risks)
-        _fit_hazards(hazards, events, exposure)
-        cumulated = _cumulate(hazards)
+        _fit_hazards(hazards, *_count(seen, risks))
+        lived = _lived(seen, hazards, _cumulate(hazards))
         for feature in range(FEATURES):
-            seen, expected = np.zeros((GROUPS, VALUES)), np.zeros((GROUPS, VALUES))
-            for i in range(len(traits)):
-                stratum, last = stratum_in(traits[i]), bins[i]
-                group, value = group_of(stratum), feature_in(traits[i], feature)
-                within = hazards[stratum * BINS + last] * (ages[i] - EDGES_MS[last])
-                expected[group, value] += risks[i] * (cumulated[stratum, last] + within)
-                seen[group, value] += reused[i]
-            change = _fit_effects(effects, feature, seen, expected)
-            for i in range(len(traits)):
-                group = group_of(stratum_in(traits[i]))
-                risks[i] *= change[group, feature_in(traits[i], feature)]
+            expected = np.zeros(len(effects))
+            for i in range(len(risks)):
+                expected[seen.values[feature, i]] += risks[i] * lived[i]
+            change = _fit_effects(effects, feature, events, expected)
+            for i in range(len(risks)):
+                risks[i] *= change[seen.values[feature, i]]

@@ -28,7 +28,6 @@ from kvlane.jit import kernel
 
 _OVERHEAD_MS = 1000.0
 """Added to every time: what could be had within less is no better for it."""
-_CERTAIN = 1e-6
 _TINY = 1e-250
 
 Reals = NDArray[np.float64]
@@ -49,20 +48,49 @@ def _survive(hazards: Reals, stratum: int, factor: float, alive: Reals, spent: R
 
 
 @kernel
-def _best_from(start: int, alive: Reals, spent: Reals) -> float:
-    """The index in the middle of a bin."""
-    now = 0.5 * (alive[start] + alive[start + 1])
-    time = _OVERHEAD_MS * now + 0.5 * spent[start]
-    # Fractions are compared without division, which would take most of the time.
-    best_reuse, best_time = now - alive[start + 1], time
-    for last in range(start + 1, BINS):
-        if alive[last] < _CERTAIN * now:
+def _push(point_times: Reals, alive_at: Reals, size: int, time: float, alive: float) -> int:
+    """Put a point before the first of a hull, and take out those that it hides; how many it has."""
+    while size >= 2:
+        first, second = size - 1, size - 2
+        rise = (alive - alive_at[first]) * (point_times[second] - point_times[first])
+        if rise > (alive_at[first] - alive_at[second]) * (point_times[first] - time):
             break
-        time += spent[last]
-        reuse = now - alive[last + 1]
-        if reuse * best_time > best_reuse * time:
-            best_reuse, best_time = reuse, time
-    return float(best_reuse / best_time)
+        size -= 1
+    point_times[size], alive_at[size] = time, alive
+    return size + 1
+
+
+@kernel
+def _best_on(point_times: Reals, alive_at: Reals, size: int, begin: float, alive: float) -> float:
+    """The steepest way from a time and probability before a hull to a point of it."""
+    best = size - 1
+    while best > 0:
+        after = best - 1
+        won, won_after = alive - alive_at[best], alive - alive_at[after]
+        # Fractions are compared without division, which would take most of the time.
+        if won_after * (point_times[best] - begin) <= won * (point_times[after] - begin):
+            break
+        best = after
+    return float((alive - alive_at[best]) / (point_times[best] - begin))
+
+
+@kernel
+def _find_best(alive: Reals, spent: Reals, hull: Reals, indices: Reals) -> None:
+    """The index in the middle of each bin.
+
+    Giving up at the end of a bin is a point: the time spent by then, and how probable it is that
+    reuse has not come. The best of those after a bin lies on their hull, which grows by a point
+    with each bin before.
+    """
+    point_times, alive_at = hull[0], hull[1]
+    size, time = 0, 0.0
+    for which in range(BINS - 1, -1, -1):
+        # Times are counted backwards from the end, so that no sum is needed first.
+        size = _push(point_times, alive_at, size, time, alive[which + 1])
+        now = 0.5 * (alive[which] + alive[which + 1])
+        begin = time - 0.5 * spent[which] - _OVERHEAD_MS * now
+        indices[which] = _best_on(point_times, alive_at, size, begin, now)
+        time -= spent[which]
 
 
 @kernel
@@ -77,13 +105,13 @@ def find_indices(context: int) -> None:
     state = state_at(context, 0)
     hazards = reals_at(state.hazards, STRATA * BINS)
     indices = reals_at(state.indices, LISTS)
-    alive, spent = np.empty(BINS + 1), np.empty(BINS)
+    alive, spent, hull = np.empty(BINS + 1), np.empty(BINS), np.empty((2, BINS))
     for stratum in range(STRATA):
         for level in range(LEVELS):
             factor = math.exp((level - MIDDLE_LEVEL) * LEVEL_STEP)
             _survive(hazards, stratum, factor, alive, spent)
-            for which in range(BINS):
-                indices[list_of(stratum, level, which)] = _best_from(which, alive, spent)
+            first = list_of(stratum, level, 0)
+            _find_best(alive, spent, hull, indices[first : first + BINS])
 
 
 @kernel

@@ -7,7 +7,14 @@ import numpy as np
 from dpu_agent.cache._slot_kernels import is_pinned_at
 from dpu_agent.cache.policy._list_kernels import newer_than, oldest
 from dpu_agent.cache.policy._reuse_block_kernels import find_block, release, stop_awaiting
-from dpu_agent.cache.policy._reuse_layout_kernels import NONE, block_at, row_at, small_at, state_at
+from dpu_agent.cache.policy._reuse_layout_kernels import (
+    MAX_CHAIN,
+    NONE,
+    block_at,
+    row_at,
+    small_at,
+    state_at,
+)
 from dpu_agent.cache.policy._reuse_rank_kernels import (
     consider,
     head_at,
@@ -24,6 +31,26 @@ from kvlane.rawmem import words_at
 
 
 @kernel
+def _find_next(context: int, key: int) -> int:
+    """As ``find_block``, for a key that is most likely the next of the request's chain or the one
+    of the last call: those are found without a search."""
+    state = state_at(context, 0)
+    latest = np.int64(state.latest)
+    if latest >= 0 and block_at(state.blocks, latest).key == key:
+        return int(latest)
+    cursor = np.int64(state.cursor)
+    block = NONE
+    if cursor < state.chain_count:
+        block = np.int64(small_at(state.chain, MAX_CHAIN)[cursor])
+        state.cursor = cursor + 1
+    if block < 0 or block_at(state.blocks, block).key != key:
+        block = find_block(context, key)
+    state.before = latest
+    state.latest = block
+    return int(block)
+
+
+@kernel
 def _ask_for_one(context: int, key: int, now_ns: int) -> None:
     """Take a block for a request of its own."""
     single = state_at(context, 0).single
@@ -35,7 +62,7 @@ def _ask_for_one(context: int, key: int, now_ns: int) -> None:
 def _awaited_block(context: int, key: int, now_ns: int) -> int:
     """The block of a key and the row that it will be in: where no request has named it, its own."""
     state = state_at(context, 0)
-    block = find_block(context, key)
+    block = _find_next(context, key)
     if block >= 0:
         record = block_at(state.blocks, block)
         if record.awaited:
@@ -44,14 +71,20 @@ def _awaited_block(context: int, key: int, now_ns: int) -> int:
             if row.request == record.asked and not row.is_free:
                 return block
     _ask_for_one(context, key, now_ns)
-    return find_block(context, key)
+    return _find_next(context, key)
 
 
 @kernel
 def _parent_of(context: int, block: int) -> int:
     """The block before one in its chain, where it is known, or ``NONE``."""
-    record = block_at(state_at(context, 0).blocks, block)
-    return find_block(context, np.int64(record.parent_key)) if record.has_parent else NONE
+    state = state_at(context, 0)
+    record = block_at(state.blocks, block)
+    if not record.has_parent:
+        return NONE
+    before = np.int64(state.before)
+    if before >= 0 and block_at(state.blocks, before).key == record.parent_key:
+        return int(before)
+    return find_block(context, np.int64(record.parent_key))
 
 
 @kernel
@@ -92,7 +125,7 @@ def _asked(context: int, keys: int, count: int, now_ns: int) -> int:
 
 def _inserted(context: int, slot: int, key: int, now_ns: int) -> int:
     state = state_at(context, 0)
-    block = find_block(context, key)
+    block = _find_next(context, key)
     if block >= 0 and block_at(state.blocks, block).slot >= 0:
         # Two keys look alike to the policy. Keys are not negative, so this one is nobody else's.
         key = -1 - slot
@@ -110,9 +143,12 @@ def _inserted(context: int, slot: int, key: int, now_ns: int) -> int:
 
 def _touched(context: int, slot: int, now_ns: int, _third: int) -> int:
     state = state_at(context, 0)
-    record = block_at(state.blocks, np.int64(small_at(state.block_in, state.capacity)[slot]))
+    block = np.int64(small_at(state.block_in, state.capacity)[slot])
+    record = block_at(state.blocks, block)
     if record.unread:
         record.unread = 0
+        state.cursor += 1
+        state.latest = block
     else:
         _ask_for_one(context, np.int64(record.key), now_ns)
         record.unread = 0

@@ -10,7 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpu_agent.cache.policy._reuse_block_kernels import await_block, block_of
+from dpu_agent.cache.policy._reuse_block_kernels import (
+    await_block,
+    block_of,
+    fetch_block,
+    fetch_bucket,
+)
 from dpu_agent.cache.policy._reuse_features_kernels import (
     NO_PAUSE,
     body_traits,
@@ -53,6 +58,8 @@ _TICK_MS = 1.0
 """The clock goes on by this with each request at least, so that traces without time have ages."""
 _NS_PER_MS = 1e6
 _REMNANT_LEVELS = 8
+_AHEAD = 8
+"""Keys of which memory is asked for before they are looked up."""
 
 Chain = NDArray[np.int32]
 """The blocks of a request in order."""
@@ -82,7 +89,12 @@ def _recognise(context: int, keys: int, count: int) -> Chain:
     state = state_at(context, 0)
     wanted = words_at(keys, min(count, MAX_CHAIN))
     chain: Chain = small_at(state.chain, MAX_CHAIN)
+    state.cursor = state.chain_count = 0
     for i in range(len(wanted)):
+        if i + _AHEAD < len(wanted):
+            fetch_bucket(context, wanted[i + _AHEAD])
+        if i + _AHEAD // 2 < len(wanted):
+            fetch_block(context, wanted[i + _AHEAD // 2])
         block = block_of(context, wanted[i])
         record = block_at(state.blocks, block)
         if record.asked == state.request:
@@ -96,6 +108,7 @@ def _recognise(context: int, keys: int, count: int) -> Chain:
         if record.slot < 0:
             await_block(context, block)
         chain[i] = block
+        state.chain_count = i + 1
     return chain[: len(wanted)]
 
 

@@ -36,6 +36,15 @@ from dpu_agent.cache.policy._reuse_rank_kernels import BITMAP_WORDS, RANKED
 from dpu_agent.cache.policy._reuse_request_kernels import learn
 from dpu_agent.cache.policy.base import SlotArray
 
+_LINE_BYTES = 64
+
+
+def _at_cache_lines(count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Zeroed records that begin at a cache line: those of 64 bytes then lie in one each."""
+    raw = np.zeros(count * dtype.itemsize + _LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % _LINE_BYTES
+    return raw[start : start + count * dtype.itemsize].view(dtype)
+
 
 class ReusePolicy:
     """``EvictionPolicy``; about 0.7 KiB for each block of capacity, and 7 MiB."""
@@ -45,7 +54,7 @@ class ReusePolicy:
         rows = 2 * capacity_blocks + MIN_GHOSTS
         # Residents and their parents, what is awaited, and two keys that lead to each row.
         blocks = 2 * capacity_blocks + MAX_AWAITED + 2 * rows + 1
-        self._blocks = np.zeros(blocks, BLOCK)
+        self._blocks = _at_cache_lines(blocks, BLOCK)
         self._rows = np.zeros(rows, ROW)
         self._buckets = np.zeros(2 * blocks, np.int32)
         self._block_links = new_links(blocks, 2)
@@ -102,6 +111,7 @@ class ReusePolicy:
         state["bucket_count"] = len(self._buckets)
         state["row_count"] = len(self._rows)
         state["capacity"] = capacity_blocks
+        state["latest"] = state["before"] = NONE
 
     def take_fault(self) -> None:
         """Nothing: compiled, and without anything that can fail."""
