@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpu_agent.cache.policy.registry import POLICIES
+from dpu_agent.tiers.encoded_block import ELEMENT_BYTES
 from kvlane.config import BYTES, parse_endpoint, setting
 from kvlane.errors import ConfigError
 from kvlane.limits import (
@@ -142,6 +143,34 @@ class NvmeConfig:
         "O_DIRECT: used where the file system has it, an error where it has not, or never used.",
         choices=("auto", "require", "off"),
     )
+    compression: str = setting(
+        "none",
+        "Whether blocks are compressed before they are written. What is there is read either way.",
+        rule="zstd where room or bandwidth of the device is scarcer than processors: a core "
+        "compresses about 1 GB/s. It needs the extra kvlane[compression].",
+        choices=("none", "zstd"),
+    )
+    compression_level: int = setting(
+        1,
+        "Level of zstd.",
+        rule="Higher ones are several times slower and make numbers hardly smaller.",
+        minimum=1,
+        maximum=19,
+    )
+    element_bytes: int = setting(
+        2,
+        "Bytes of the numbers in a block: 1, 2 or 4. Those in the same place of each number lie "
+        "together when a block is compressed.",
+        unit="bytes of a number",
+        rule="2 for bf16 and fp16, 4 for fp32, 1 for fp8 and whatever is no number.",
+        minimum=min(ELEMENT_BYTES),
+        maximum=max(ELEMENT_BYTES),
+    )
+
+    def validate(self) -> None:
+        """``ConfigError`` for numbers that nobody has."""
+        if self.element_bytes not in ELEMENT_BYTES:
+            raise ConfigError(f"element_bytes ({self.element_bytes}) must be 1, 2 or 4")
 
 
 @dataclass(frozen=True, slots=True)

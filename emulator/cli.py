@@ -85,6 +85,9 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     help="Any other setting of the agent, such as nvme.prefetch=next_turn; `kvlane config show` "
     "lists them.",
 )
+@click.option(
+    "--nvme-compression", default="none", show_default=True, help="none, or zstd for their blocks."
+)
 @click.option("--faults", default="", help="Faults of the emulated link; none by default.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the faults.")
 @click.option(
@@ -113,6 +116,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     nvme_capacity: str,
     nvme_segment: str,
     settings: tuple[str, ...],
+    nvme_compression: str,
     faults: str,
     seed: int,
     mtu: int,
@@ -143,6 +147,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
                 "directories": directories,
                 "capacity_bytes": nvme_capacity,
                 "segment_bytes": nvme_segment,
+                "compression": nvme_compression,
             },
             "data": {"spin_us": spin_us, "workers": workers},
         }

@@ -12,6 +12,7 @@ from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.data.server import CapsuleServer
 from dpu_agent.data.state import Notices
 from dpu_agent.segments.requests import Completion, ItemStatus, Read, Record
+from dpu_agent.tiers._shuffle_kernels import shuffle, unshuffle
 from dpu_agent.tiers.cold_tier import ColdTier
 from dpu_agent.tiers.mover import Pace, TierMover
 from dpu_agent.tiers.prefetch import PrefetchMode
@@ -75,8 +76,10 @@ class TierRehearsal:
         )
         self._hot = hot
         self._clock = clock
-        pace = Pace(PrefetchMode.NEXT_TURN)
-        self._mover = TierMover(hot, ColdTier(self.store, _Memory()), address, pace)
+        # As if the medium were short of room: what leaves then is chosen by kernels too.
+        cold = ColdTier(self.store, _Memory(), is_short=lambda _: True)
+        self._mover = TierMover(hot, cold, address, Pace(PrefetchMode.NEXT_TURN))
+        _try_shuffle()
         self._taken: list[AwaitedBlocks] = []
 
     def take(self, awaited: AwaitedBlocks) -> None:
@@ -117,3 +120,11 @@ class TierRehearsal:
     def _grant(self, resume: Callable[[], None], wish: Wish) -> None:
         resume()
         self._mover.end(wish)
+
+
+def _try_shuffle() -> None:
+    """Kernels that compressed blocks go through."""
+    memory = (ctypes.c_char * 2)()
+    address = ctypes.addressof(memory)
+    shuffle(address + 1, address, 1, 1)
+    unshuffle(address, address + 1, 1, 1)

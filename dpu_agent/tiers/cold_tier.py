@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dpu_agent.cache._demotion_kernels import choose_leaving, let_go
 from dpu_agent.cache.policy.base import SlotArray
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.segments.locations import NOWHERE
@@ -19,17 +20,28 @@ from dpu_agent.tiers.medium import Medium
 from dpu_agent.tiers.removal import Removals
 from kvlane.capsule import KeyArray, KeyStatus
 
+_LEAVING_FOR_ONE = 2
+"""Blocks that leave for each that comes while the medium runs short: what they took is only room
+again when all else near them has left too."""
+
 
 class ColdTier:
     """Metadata and medium of one tier. Its methods are called from one thread."""
 
     def __init__(
-        self, store: BlockStore, medium: Medium, full: Callable[[], None] = lambda: None
+        self,
+        store: BlockStore,
+        medium: Medium,
+        full: Callable[[], None] = lambda: None,
+        is_short: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``full()`` is called when the medium has no room left for what it is asked."""
+        """``full()`` is called when the medium has no room left for what it is asked.
+        ``is_short(nbytes)`` says of that many, which are about to be written, whether others should
+        leave for them, though there are rows."""
         self.store = store
         self.medium = medium
         self.removals = Removals(medium, full)
+        self._is_short = is_short
         self._locations = np.full(store.capacity_blocks, NOWHERE, np.int64)
 
     def load(self, kept: Iterable[Kept], now: int) -> int:
@@ -62,6 +74,8 @@ class ColdTier:
 
         What had to leave for that is removed from the medium.
         """
+        if len(keys) and self._is_short(int(lengths.sum())):
+            self._evict(_LEAVING_FOR_ONE * len(keys))
         slots, _ = self.store.reserve(keys, lengths)
         self._vacate(slots[slots >= 0])
         return slots
@@ -119,8 +133,14 @@ class ColdTier:
         assert int((statuses == KeyStatus.OK).sum()) <= len(locations)
         return [location for location in dict.fromkeys(locations) if location != NOWHERE]
 
+    def _evict(self, most: int) -> None:
+        """Let the most dispensable blocks leave."""
+        leaving = choose_leaving(self.store.arrays, most)
+        self._vacate(leaving.slots)
+        let_go(self.store.arrays, leaving.slots, leaving.generations, True)
+
     def _vacate(self, slots: SlotArray) -> None:
-        """Rows that begin anew: what they stood for has been evicted."""
+        """Rows that begin anew or are given up: what they stood for has been evicted."""
         left = self._locations[slots]
         self._locations[slots] = NOWHERE
         gone = left[left != NOWHERE].tolist()

@@ -15,7 +15,7 @@ class Medium(Protocol):
         """A ticket."""
 
     def read(self, reads: Sequence[Read]) -> int:
-        """A ticket."""
+        """A ticket. The capacity of each is the length of its block."""
 
     def delete(self, locations: Sequence[int], *, durable: bool) -> int:
         """A ticket."""
@@ -26,3 +26,10 @@ class Medium(Protocol):
     def moved(self) -> Sequence[tuple[int, int]]:
         """Old and new location of what was moved since the last call, whose moves have been
         followed."""
+
+
+class PollableMedium(Medium, Protocol):
+    """A medium of which a thread can await completions."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while ``poll`` has something."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from dpu_agent.cache.policy.base import EvictionPolicy
@@ -14,14 +16,21 @@ from dpu_agent.config import NvmeConfig
 from dpu_agent.data.state import Notices
 from dpu_agent.segments.config import SegmentLogConfig
 from dpu_agent.segments.segment_log import SegmentLog
+from dpu_agent.tiers.block_codec import BlockCodec, require_zstandard
 from dpu_agent.tiers.cold_tier import ColdTier
 from dpu_agent.tiers.compaction import CompactionThread
+from dpu_agent.tiers.compressed_medium import CompressedMedium
+from dpu_agent.tiers.encoded_block import RAW, as_blocks
 from dpu_agent.tiers.lane_tier import LaneTier
 from dpu_agent.tiers.mover import Pace, TierMover
 from dpu_agent.tiers.prefetch import PrefetchMode
+from dpu_agent.tiers.room import Room
 from dpu_agent.tiers.thread import TierThread
+from kvlane.processors import usable_processors
 from kvlane.seams import Clock
 
+_ROWS_PER_BLOCK = 2
+"""Where blocks are compressed, files may hold more of them than their capacity says."""
 _NOTICES = {
     PrefetchMode.NONE: Notices.NONE,
     PrefetchMode.MATCH: Notices.COLD,
@@ -50,14 +59,26 @@ class NvmeTier:
         self._clock = clock
         self._thread: TierThread | None = None
         self._compaction: CompactionThread | None = None
-        self._segments = SegmentLog.open(_log_config(config, hot.block_bytes))
-        try:
-            self.store = self._new_store(config, seed, new_policy)
-            self._tier = ColdTier(self.store, self._segments, self._hurry)
-            lost = self._tier.load(self._segments.records(), clock())
-        except BaseException:
-            self._segments.close()
-            raise
+        if config.compression != "none":
+            require_zstandard(f"nvme.compression is {config.compression}")
+        log_config = _log_config(config, hot.block_bytes)
+        self._segments = SegmentLog.open(log_config)
+        with ExitStack() as undo:
+            undo.callback(self._segments.close)
+            kept = list(self._segments.records())
+            compressed = sum(each.encoding != RAW for each in kept)
+            if compressed:
+                require_zstandard(f"{compressed} blocks in {config.directories} are compressed")
+            is_dense = config.compression != "none" or compressed > 0
+            self.store = self._new_store(
+                config, seed, new_policy, _ROWS_PER_BLOCK if is_dense else 1
+            )
+            self._medium = self._new_medium(config)
+            undo.callback(self._medium.close)
+            room = Room(self._segments, log_config, self._hurry)
+            self._tier = ColdTier(self.store, self._medium, self._hurry, room.is_short)
+            lost = self._tier.load(as_blocks(kept), clock())
+            undo.pop_all()
         _log.info(
             "nvme tier: %d blocks are there from earlier, %d had no room",
             self.store.stats().blocks,
@@ -72,10 +93,25 @@ class NvmeTier:
         if self._compaction is not None:
             self._compaction.hurry()
 
+    def _new_medium(self, config: NvmeConfig) -> CompressedMedium:
+        block_bytes = self._hot.block_bytes
+        return CompressedMedium(
+            self._segments,
+            partial(BlockCodec, config.compression_level, config.element_bytes, block_bytes),
+            compresses=config.compression != "none",
+            block_bytes=block_bytes,
+            threads=usable_processors(),
+        )
+
     def _new_store(
-        self, config: NvmeConfig, seed: int, new_policy: Callable[[str, int], EvictionPolicy]
+        self,
+        config: NvmeConfig,
+        seed: int,
+        new_policy: Callable[[str, int], EvictionPolicy],
+        rows_per_block: int,
     ) -> BlockStore:
         blocks = max(1, config.capacity_bytes // self._hot.block_bytes) * len(_paths(config))
+        blocks *= rows_per_block
         return BlockStore(
             capacity_blocks=blocks,
             block_bytes=self._hot.block_bytes,
@@ -85,7 +121,7 @@ class NvmeTier:
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Move blocks from now on; ``on_death(error)`` comes from the thread that has died."""
-        thread = TierThread(self._mover, self._segments.fileno(), self._clock, on_death)
+        thread = TierThread(self._mover, self._medium.fileno(), self._clock, on_death)
         self._thread = thread
         self._compaction = CompactionThread(self._segments, thread.press, self._compact_bytes_per_s)
         thread.start()
@@ -101,7 +137,8 @@ class NvmeTier:
         usage = self._segments.usage()
         stats = self.store.stats()
         guesses = self._hot.guesses()
-        figures = {**asdict(self._mover.figures), "blocks": stats.blocks, "evicted": stats.evicted}
+        figures = {**asdict(self._mover.figures), **asdict(self._medium.figures)}
+        figures |= {"blocks": stats.blocks, "evicted": stats.evicted}
         for name in ("useful", "useful_bytes", "wasted", "wasted_bytes"):
             figures[f"prefetch_{name}"] = getattr(guesses, name)
         for name in ("live_bytes", "dead_bytes", "free_bytes", "user_bytes", "written_bytes"):
@@ -114,6 +151,7 @@ class NvmeTier:
             self._compaction.stop()
         if self._thread is not None:
             self._thread.stop()
+        self._medium.close()
         self._segments.close()
 
 

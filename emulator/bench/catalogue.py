@@ -8,6 +8,7 @@ from functools import partial
 from emulator.bench import (
     breakdown,
     charts,
+    compression,
     connections,
     engine,
     exist,
@@ -45,6 +46,7 @@ BENCHES: Mapping[str, Run] = {
     engine.NAME: _of_its_own_link(engine.run),
     policy.NAME: _of_its_own_link(policy.run),
     nvme.NAME: _of_its_own_link(nvme.run),
+    compression.NAME: _of_its_own_link(compression.run),
 }
 
 STUDIES: Mapping[str, Callable[[int, Progress], Tellable]] = {

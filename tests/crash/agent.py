@@ -1,8 +1,9 @@
 """An agent with files below its memory under SIGKILL: ``python -m tests.crash.agent --help``.
 
 Each round stores, retrieves and deletes from several threads until the agent is killed at a random
-moment, and starts it again over the same files. What was acknowledged as persistent is there with
-the right bytes, what was acknowledged as deleted is not, and no wrong byte ever comes back.
+moment, and starts it again over the same files, with compression or without. What was acknowledged
+as persistent is there with the right bytes, what was acknowledged as deleted is not, and no wrong
+byte ever comes back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import host_driver
 from host_driver import DriverConfig, KeyStatus, Namespace, SyncDpu
 from kvlane.errors import KvlaneError
+from tests.support import cold_payloads
 from tests.support.agent_process import AgentProcess
 
 BLOCK_BYTES = 32 << 10
@@ -47,7 +49,8 @@ def contents_of(numbers: list[int]) -> np.ndarray:
 
 @cache
 def _content_of(number: int) -> np.ndarray:
-    return np.random.default_rng(number).integers(0, 256, BLOCK_BYTES, np.uint8)
+    kind = cold_payloads.numbers if number % 2 else cold_payloads.noise
+    return kind(number, BLOCK_BYTES)
 
 
 class Expected:
@@ -73,7 +76,7 @@ class Expected:
             self.acknowledged += len(present) + len(absent)
 
 
-def agent_over(folder: Path) -> AgentProcess:
+def agent_over(folder: Path, compression: str) -> AgentProcess:
     """An agent whose files are too small for everything that is ever stored, so that they are
     compacted."""
     return AgentProcess(
@@ -82,6 +85,7 @@ def agent_over(folder: Path) -> AgentProcess:
         f"--nvme={folder}",
         "--nvme-capacity=24MiB",
         "--nvme-segment=1MiB",
+        f"--nvme-compression={compression}",
     )
 
 
@@ -140,7 +144,7 @@ def crash_round(folder: Path, seed: int, expected: Expected) -> None:
     rng = random.Random(seed)
     numbers = list(range(NUMBERS))
     rng.shuffle(numbers)
-    with agent_over(folder) as agent:
+    with agent_over(folder, rng.choice(("none", "zstd"))) as agent:
         with connected(agent) as dpu:
             check(dpu, expected)
         wrong: list[AssertionError] = []
@@ -165,7 +169,7 @@ def run_rounds(folder: Path, rounds: int, seed: int) -> Expected:
         crash_round(folder, seed + 100 * number, expected)
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{number + 1} of {rounds} kills ")
-    with agent_over(folder) as agent, connected(agent) as dpu:
+    with agent_over(folder, "none") as agent, connected(agent) as dpu:
         check(dpu, expected)
     return expected
 

@@ -13,6 +13,7 @@ import host_driver
 from dpu_agent.tiers.demotion import reserve_blocks
 from host_driver import Dpu, DriverConfig, KeyStatus, Namespace
 from tests.support.agent_process import AgentProcess
+from tests.support.cold_payloads import numbers
 from tests.support.driver_calls import PATIENCE_S, chain, payload
 
 BLOCK_BYTES = 32 << 10
@@ -139,6 +140,45 @@ async def test_files_are_found_again_after_a_restart(tmp_path: Path, is_killed: 
     with agent_over(folder) as agent:
         async with await connected(agent) as dpu:
             assert await count_right(dpu, keys, blocks) >= BLOCKS - HOT_BLOCKS
+
+
+@pytest.mark.parametrize("link", ["udp", "pcie"])
+async def test_blocks_lie_compressed_where_that_makes_them_shorter(
+    tmp_path: Path, link: str
+) -> None:
+    folder = tmp_path / "nvme"
+    with agent_over(folder, link, "--nvme-compression=zstd") as agent:
+        async with await connected(agent, link) as dpu:
+            keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
+            blocks[::2] = numbers(1, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            assert await count_right(dpu, keys, blocks) == BLOCKS
+            counters = (await dpu.stats()).device_counters
+            assert counters["nvme_compressed"] > HOT_BLOCKS
+            assert counters["nvme_stored_raw"] > HOT_BLOCKS
+            assert counters["nvme_decompressed"] > 0
+            assert counters["nvme_damaged"] == 0
+            assert counters["nvme_plain_bytes"] > 1.15 * counters["nvme_stored_bytes"]
+            assert counters["nvme_user_bytes"] == counters["nvme_stored_bytes"]
+        agent.process.kill()
+    with agent_over(folder, link) as agent:
+        async with await connected(agent, link) as dpu:
+            assert await count_right(dpu, keys, blocks) >= BLOCKS - HOT_BLOCKS
+            assert (await dpu.stats()).device_counters["nvme_decompressed"] > 0
+
+
+async def test_a_full_tier_keeps_what_came_last(tmp_path: Path) -> None:
+    folder = tmp_path / "nvme"
+    with agent_over(folder, "udp", "--nvme-capacity=16MiB") as agent:
+        async with await connected(agent) as dpu:
+            count = 4 * (16 << 20) // BLOCK_BYTES
+            keys, blocks = chain(dpu, count), payload(count, BLOCK_BYTES)
+            await store_slowly(dpu, keys, blocks)
+            there = await dpu.exist(keys)
+            counters = (await dpu.stats()).device_counters
+            assert counters["nvme_evicted"] > 0
+            assert there[: count // 4].sum() == 0
+            assert there[-count // 4 :].sum() > HOT_BLOCKS
 
 
 def test_two_agents_do_not_share_a_directory(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def imported_distributions() -> set[str]:
 
 def test_the_core_is_what_the_code_imports() -> None:
     core = {requirement.name for requirement in requirements("dependencies")}
-    optional = {r.name for extra in ("hardware", "pcap") for r in requirements(extra)}
+    extras = ("compression", "hardware", "pcap")
+    optional = {r.name for extra in extras for r in requirements(extra)}
     assert imported_distributions() - optional == core
 
 
@@ -54,6 +55,6 @@ def test_every_dependency_has_its_reason() -> None:
     section = re.search(r"^## Dependencies\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     assert section
     listed = re.findall(r"^\| `([\w-]+)` \|[^|]+\| [^|]{15,} \|$", section.group(1), re.M)
-    lists = ("dependencies", "hardware", "pcap", "test")
+    lists = ("dependencies", "compression", "hardware", "pcap", "test")
     wanted = {r.name for name in lists for r in requirements(name)}
     assert sorted(listed) == sorted(wanted)

@@ -27,7 +27,8 @@ class Rig:
         self.memory = np.zeros(hot * BLOCK_BYTES, np.uint8)
         self.medium = SimulatedMedium()
         self.full = 0
-        self.tier = ColdTier(self.cold, self.medium, self._note_full)
+        self.is_short = False
+        self.tier = ColdTier(self.cold, self.medium, self._note_full, lambda _: self.is_short)
         self.mover = TierMover(self.hot, self.tier, int(self.memory.ctypes.data), pace or Pace())
         self.now = 0
 

@@ -133,6 +133,37 @@ def test_a_full_tier_forgets_what_its_policy_chooses_on_the_medium_too() -> None
     )
 
 
+def test_where_the_medium_runs_short_more_leave_than_come() -> None:
+    rig = Rig(hot=1)
+    for key in (1, 2, 3, 4):
+        rig.store(key)
+        rig.step()
+    rig.is_short = True
+    rig.store(5)
+    rig.step()
+    assert [rig.places(key)[1] for key in (1, 2, 3, 4, 5)] == [False, False, True, True, True]
+    assert sorted(key for key, _, _ in rig.medium.blocks.values()) == sorted(
+        key_array(key)[0].tobytes() for key in (3, 4, 5)
+    )
+    assert rig.cold.stats().evicted == 2
+    assert rig.cold.stats().pinned == 0
+
+
+def test_a_block_that_is_read_does_not_leave_where_the_medium_runs_short() -> None:
+    rig = Rig(hot=3)
+    rig.store(1)
+    rig.mover.keep(key_array(1), lambda: None)
+    rig.step()
+    rig.hot.delete(key_array(1))
+    rig.mover.want(key_array(1), rig.mover.end, rig.now)
+    rig.is_short = True
+    rig.store(2)
+    rig.mover.keep(key_array(2), lambda: None)
+    rig.step()
+    assert rig.mover.figures.promoted == 1
+    assert rig.places(1) == (True, True)
+
+
 def test_a_block_that_lies_colder_already_leaves_without_a_copy() -> None:
     rig = Rig(hot=1)
     rig.store(1)
