@@ -65,16 +65,14 @@ def match(serving: Serving, keys: Any, now: int) -> int:
 
 
 @kernel
-def delete(serving: Serving, keys: Any) -> tuple[Any, int]:
-    """Delete what is in memory; OK for each key that lay there or lies colder, and how many do."""
+def delete(serving: Serving, keys: Any) -> Any:
+    """Delete what is in memory; OK for each key that lay there or lies colder."""
     statuses = store_kernels.delete(serving.store, keys)
     colder = store_kernels.exist(serving.cold, keys)
-    count = 0
     for i in range(len(keys)):
         if colder[i] == _OK:
             statuses[i] = _OK
-            count += 1
-    return statuses, count
+    return statuses
 
 
 @kernel

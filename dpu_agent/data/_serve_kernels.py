@@ -166,18 +166,20 @@ def _occupy(connection: Any, slot: int, buffer: int, read: ReadCommand) -> Any:
 def _delete_everywhere(
     serving: Serving, connection: Any, slot: int, buffer: int, read: ReadCommand
 ) -> None:
-    """Execute a DELETE while blocks lie in a colder tier: what lies there is awaited to be gone."""
+    """Execute a DELETE where there is a colder tier: what lies there is awaited to be gone.
+
+    Also of a block that is in memory alone: a copy of it may be on its way, or the removal of an
+    earlier one.
+    """
     keys = keys_of(capsule_of(connection, buffer), read.key_count)
-    statuses, colder = cold_kernels.delete(serving, keys)
-    found = _put_statuses(connection, slot, statuses)
-    if colder == 0:
+    found = _put_statuses(connection, slot, cold_kernels.delete(serving, keys))
+    if found == 0:
         _respond(serving, connection, slot, read, found, _padded(read.key_count))
         _give_back(connection, buffer)
         return
     command = _occupy(connection, slot, buffer, read)
     command.state = _AWAITING
-    command.cold = colder
-    command.next_key = found
+    command.cold = command.next_key = found
     cold_kernels.hand_over(serving, connection.index, slot)
 
 
@@ -333,7 +335,7 @@ def _execute(
         if moves_payload(read.opcode):
             _start(serving, connection, slot, buffer, read, now)
             return
-        if read.opcode == _DELETE and cold_kernels.has_cold(serving):
+        if read.opcode == _DELETE and cold_kernels.has_colder_tier(serving):
             _delete_everywhere(serving, connection, slot, buffer, read)
             return
         _answer(serving, connection, slot, buffer, read, now)

@@ -5,9 +5,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 Job = Callable[[], None]
 """Must not raise: what goes wrong is its own to report."""
+
+
+class JobQueue(Protocol):
+    """Runs jobs, some of them at a time."""
+
+    def submit(self, job: Job) -> None:
+        """Run a job as soon as may be."""
+
+    def close(self) -> None:
+        """Do what was submitted, and then no more."""
 
 
 class IoQueue:
@@ -58,3 +70,16 @@ class IoQueue:
                     return
                 job = self._jobs.popleft()
             job()
+
+
+def _new_lock() -> threading.Condition:
+    return threading.Condition(threading.RLock())
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who does the work of a log, and how it is waited for; a test may do all in one thread."""
+
+    new_queue: Callable[[str, int], JobQueue] = IoQueue
+    """From a name, and how many jobs may run at a time."""
+    new_lock: Callable[[], threading.Condition] = _new_lock

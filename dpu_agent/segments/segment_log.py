@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dpu_agent.segments.batching import Pending
 from dpu_agent.segments.compaction import Compacted, Compactor
 from dpu_agent.segments.config import SegmentLogConfig
-from dpu_agent.segments.io_queue import IoQueue
+from dpu_agent.segments.io_queue import Workers
 from dpu_agent.segments.lane import BATCH_BYTES, RESERVED_SEGMENTS, Lane
 from dpu_agent.segments.layout import LOG_ID_BYTES, MAX_ENTRIES_PER_BATCH, SegmentState
 from dpu_agent.segments.locations import incarnation_of
@@ -34,6 +34,7 @@ from kvlane.errors import ConfigError, StorageError
 
 _UPKEEP_THREADS = 3
 _CLOSE_TIMEOUT_S = 60.0
+_THREADS = Workers()
 
 
 class SegmentLog:
@@ -61,7 +62,10 @@ class SegmentLog:
 
     @classmethod
     def open(
-        cls, config: SegmentLogConfig, open_volume: VolumeOpener = DirectoryVolume
+        cls,
+        config: SegmentLogConfig,
+        open_volume: VolumeOpener = DirectoryVolume,
+        workers: Workers = _THREADS,
     ) -> SegmentLog:
         """Lock the directories and read what is there.
 
@@ -74,7 +78,7 @@ class SegmentLog:
                 volumes.append(open_volume(path, config.direct))
                 undo.callback(volumes[-1].close)
             try:
-                log = _recovered(config, volumes, undo)
+                log = _recovered(config, volumes, workers, undo)
             except OSError as error:
                 raise StorageError(f"the log cannot be opened: {error}") from error
             undo.pop_all()
@@ -296,17 +300,20 @@ class SegmentLog:
 
 
 def _recovered(
-    config: SegmentLogConfig, volumes: list[Volume], undo: contextlib.ExitStack
+    config: SegmentLogConfig,
+    volumes: list[Volume],
+    workers: Workers,
+    undo: contextlib.ExitStack,
 ) -> SegmentLog:
     log_id = agree_on_log(volumes, secrets.token_bytes(LOG_ID_BYTES))
-    lock = threading.Condition(threading.RLock())
+    lock = workers.new_lock()
     directories = [
         Directory(
             number,
             volume,
-            IoQueue(f"segments-read-{number}", config.read_depth),
-            IoQueue(f"segments-write-{number}", config.write_depth),
-            IoQueue(f"segments-upkeep-{number}", _UPKEEP_THREADS),
+            workers.new_queue(f"segments-read-{number}", config.read_depth),
+            workers.new_queue(f"segments-write-{number}", config.write_depth),
+            workers.new_queue(f"segments-upkeep-{number}", _UPKEEP_THREADS),
         )
         for number, volume in enumerate(volumes)
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dpu_agent.segments.config import SegmentLogConfig
 from dpu_agent.segments.direct_file import SegmentFile, aligned_buffer
-from dpu_agent.segments.io_queue import IoQueue
+from dpu_agent.segments.io_queue import JobQueue
 from dpu_agent.segments.layout import SegmentState, Superblock
 from dpu_agent.segments.locations import incarnation_of
 from dpu_agent.segments.segment_table import Life, Segment, SegmentTable
@@ -25,9 +25,9 @@ class Directory:
 
     number: int
     volume: Volume
-    reads: IoQueue
-    writes: IoQueue
-    upkeep: IoQueue
+    reads: JobQueue
+    writes: JobQueue
+    upkeep: JobQueue
     """Opening, syncing and sealing."""
     failed: bool = False
     """Nothing more is appended here."""

@@ -15,8 +15,9 @@ from dpu_agent.cache._demotion_kernels import choose_leaving, let_go
 from dpu_agent.cache.policy.base import SlotArray
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.segments.locations import NOWHERE
-from dpu_agent.segments.requests import Kept, Read, Record
+from dpu_agent.segments.requests import Completion, Kept, Read, Record
 from dpu_agent.tiers.medium import Medium
+from dpu_agent.tiers.recent_moves import RecentMoves
 from dpu_agent.tiers.removal import Removals
 from kvlane.capsule import KeyArray, KeyStatus
 
@@ -43,6 +44,9 @@ class ColdTier:
         self.removals = Removals(medium, full)
         self._is_short = is_short
         self._locations = np.full(store.capacity_blocks, NOWHERE, np.int64)
+        self._moves = RecentMoves()
+        self._turns: dict[int, int] = {}
+        """When a ticket of which it is not known yet how it ended was begun, for ``_moves``."""
 
     def load(self, kept: Iterable[Kept], now: int) -> int:
         """Take in what the medium has from earlier; how many there was no room for. These it is
@@ -56,13 +60,13 @@ class ColdTier:
                 useless.append(each.location)
             else:
                 self.publish(slot, each.location, each.checksum, now)
-        if useless:
-            self.removals.begin(useless, durable=False)
+        self.removals.begin(useless)
         return len(useless)
 
     def follow(self, moved: Sequence[tuple[int, int]]) -> None:
         """Learn where the medium has moved blocks to."""
         new_of = dict(moved)
+        self._moves.tell(moved)
         for slot in np.flatnonzero(np.isin(self._locations, list(new_of))):
             place = int(self._locations[slot])
             while place in new_of:  # moved more than once
@@ -114,8 +118,17 @@ class ColdTier:
         return int(self._locations[slot])
 
     def write(self, records: Sequence[Record], *, durable: bool) -> int:
-        """A ticket of the medium."""
-        return self.medium.append(records, durable=durable)
+        """A ticket of the medium; once it has ended, ``written``."""
+        turn = self._moves.begin()
+        ticket = self.medium.append(records, durable=durable)
+        self._turns[ticket] = turn
+        return ticket
+
+    def written(self, done: Completion) -> list[int]:
+        """Where the blocks of a ticket that has ended are by now."""
+        places = [self._moves.newest(location) for location in done.locations]
+        self._moves.end(self._turns.pop(done.ticket))
+        return places
 
     def read(self, reads: Sequence[Read]) -> int:
         """A ticket of the medium."""
@@ -143,6 +156,4 @@ class ColdTier:
         """Rows that begin anew or are given up: what they stood for has been evicted."""
         left = self._locations[slots]
         self._locations[slots] = NOWHERE
-        gone = left[left != NOWHERE].tolist()
-        if gone:
-            self.removals.begin(gone, durable=False)
+        self.removals.begin(left[left != NOWHERE].tolist())

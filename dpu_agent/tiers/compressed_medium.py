@@ -36,7 +36,6 @@ from dpu_agent.tiers.compression_jobs import (
 )
 from dpu_agent.tiers.encoded_block import ZSTD
 from dpu_agent.tiers.medium import PollableMedium
-from dpu_agent.tiers.recent_moves import RecentMoves
 
 _LEAST_BUFFERS, _MOST_BUFFERS, _BUFFERED_BYTES = 2, 16, 64 << 20
 """Jobs that are being compressed or written: more wait, so that memory is bounded."""
@@ -98,7 +97,6 @@ class CompressedMedium:
         self._encoders = IoQueue("kvlane-compress", threads)
         self._decoders = IoQueue("kvlane-decompress", threads)
         self._tickets = count(1)
-        self._moves = RecentMoves()
         self._buffers: list[memoryview] = []
         self._buffers_left = max(
             _LEAST_BUFFERS, min(_MOST_BUFFERS, _BUFFERED_BYTES // buffer_bytes(block_bytes))
@@ -125,7 +123,7 @@ class CompressedMedium:
             record.validate(self._block_bytes)
         lengths = [record.length for record in records]
         ticket = next(self._tickets)
-        append = Append(ticket, lengths, durable, self._moves.begin(), len(records))
+        append = Append(ticket, lengths, durable, len(records))
         compresses = self._compresses and bool(records)
         for first, part in parts_of(records) if compresses else [(0, list(records))]:
             self._waiting.append(Job(append, first, part, is_ready=not compresses))
@@ -147,11 +145,8 @@ class CompressedMedium:
         return ticket
 
     def moved(self) -> Sequence[tuple[int, int]]:
-        """As of the log. What was moved before it was known where it was written is told too; the
-        completion has the new location then."""
-        moves = self._medium.moved()
-        self._moves.tell(moves)
-        return moves
+        """As of the log. What was moved before it was known where it was written is told too."""
+        return self._medium.moved()
 
     def poll(self) -> Sequence[Completion]:
         """What has completed; meanwhile, what is due is begun."""
@@ -239,11 +234,8 @@ class CompressedMedium:
             self._end_append(append)
 
     def _end_append(self, append: Append) -> None:
-        locations = tuple(map(self._moves.newest, append.locations))
-        self._moves.end(append.turn)
-        self._done.append(
-            Completion(append.ticket, tuple(append.statuses), locations, tuple(append.lengths))
-        )
+        statuses, locations = tuple(append.statuses), tuple(append.locations)
+        self._done.append(Completion(append.ticket, statuses, locations, tuple(append.lengths)))
 
     # Reads
 

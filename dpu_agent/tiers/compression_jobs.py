@@ -31,8 +31,6 @@ class Append:
     ticket: int
     lengths: list[int]
     durable: bool
-    turn: int
-    """Of ``RecentMoves``."""
     missing: int
     statuses: list[ItemStatus] = field(init=False)
     locations: list[int] = field(init=False)

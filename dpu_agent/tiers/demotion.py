@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -140,11 +141,22 @@ class Demotions:
                 uncopied.append(row)
             elif id(copying) not in waited_for:
                 waited_for.add(id(copying))
+                # It may be of a block that was deleted meanwhile, and stored anew.
+                keeper.tell = partial(self.keep, keys, tell)
                 self._wait_for(copying, keeper)
         if uncopied:
             begun = self._copy(np.unique(keys[uncopied], axis=0))
             if begun is not None:
                 self._wait_for(begun, keeper)
+        if keeper.missing == 0:
+            tell()
+
+    def after_copies(self, keys: KeyArray, tell: Callable[[], None]) -> None:
+        """``tell()`` once no copy of these blocks is under way that has begun by now."""
+        keeper = _Keeper(tell)
+        found = (self._copying_of.get(row.tobytes()) for row in keys)
+        for copying in {id(each): each for each in found if each is not None}.values():
+            self._wait_for(copying, keeper)
         if keeper.missing == 0:
             tell()
 
@@ -204,7 +216,7 @@ class Demotions:
         # Deleted meanwhile, a block is not to come back.
         present = are_there(self._hot.arrays, copying.slots, copying.generations)
         useless = []
-        for row, location in enumerate(done.locations):
+        for row, location in enumerate(self._cold.written(done)):
             was_written = done.statuses[row] is ItemStatus.OK
             if was_written and present[row]:
                 self._cold.publish(copying.cold_slots[row], location, copying.checksums[row], now)
@@ -216,8 +228,7 @@ class Demotions:
                 useless.append(location)
             elif copying.evicts:
                 self._figures.dropped += 1
-        if useless:
-            self._cold.removals.begin(useless, durable=False)
+        self._cold.removals.begin(useless)
         let_go(self._hot.arrays, copying.slots, copying.generations, copying.evicts)
         self._tell_keepers(copying)
         return True

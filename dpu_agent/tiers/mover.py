@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from dpu_agent.cache.store import BlockStore
 from dpu_agent.segments.requests import Completion
@@ -73,11 +74,9 @@ class TierMover:
         for key in (row.tobytes() for row in keys):
             self._promotions.forget(key)
             self._prefetches.forget(key)
-        locations = self._cold.delete(keys, now)
-        if locations:
-            self._cold.removals.begin(locations, durable=True, told=told)
-        else:
-            told(True)
+        self._cold.removals.begin(self._cold.delete(keys, now))
+        # A copy that is under way is useless when it is there, and to be removed too.
+        self._demotions.after_copies(keys, partial(self._cold.removals.fence, told))
 
     def notice(self, chain: KeyArray, now: int) -> None:
         """A MATCH has asked for a chain."""

@@ -66,7 +66,9 @@ class Promotions:
         """Have the blocks of a wish brought into memory; those that cannot come are left out."""
         begun: list[_Reading] = []
         reads: list[Read] = []
-        for key in dict.fromkeys(row.tobytes() for row in wish.keys):
+        keys = dict.fromkeys(row.tobytes() for row in wish.keys)
+        # What has come for another wish meanwhile stays, and makes no room for the rest of this.
+        for key in [key for key in keys if not self._hold(wish, key)]:
             reading = self._readings.get(key)
             if reading is None:
                 reading = self._reserve(key, now)
@@ -170,15 +172,14 @@ class Promotions:
 
     def _forget_damaged(self, reading: _Reading, now: int) -> None:
         self._figures.damaged += 1
-        locations = self._cold.delete(_one_key(reading.key), now)
-        if locations:
-            self._cold.removals.begin(locations, durable=False)
+        self._cold.removals.begin(self._cold.delete(_one_key(reading.key), now))
 
-    def _hold(self, wish: Wish, key: bytes) -> None:
-        """Keep a block in memory until the wish has ended."""
+    def _hold(self, wish: Wish, key: bytes) -> bool:
+        """Keep a block in memory until the wish has ended; whether it is there."""
         slot = int(hold(self._hot.arrays, key_words(_one_key(key)))[0])
         if slot >= 0:
             wish.pins.append((slot, int(self._hot.generations(np.array([slot]))[0])))
+        return slot >= 0
 
     def end(self, wish: Wish) -> None:
         """Whoever awaited the blocks has them."""

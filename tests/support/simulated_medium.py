@@ -68,6 +68,13 @@ class SimulatedMedium:
         statuses, locations, lengths = zip(*results, strict=True)
         self._done.append(Completion(ticket, statuses, locations, lengths))
 
+    def perform_part(self, count: int, position: int = 0) -> None:
+        """Do only the first items of something that was asked for."""
+        ticket, items = self.pending[position]
+        done = [item() for item in items[:count]]
+        ended = [partial(_as_it_was, result) for result in done]
+        self.pending[position] = (ticket, [*ended, *items[count:]])
+
     def perform_all(self) -> None:
         """Do all, in order."""
         while self.pending:
@@ -97,3 +104,7 @@ class SimulatedMedium:
             return self.delete_fails_with, NOWHERE, 0
         self.blocks.pop(location, None)
         return ItemStatus.OK, location, 0
+
+
+def _as_it_was(result: Result) -> Result:
+    return result

@@ -16,6 +16,7 @@ from dpu_agent.segments.requests import Completion, ItemStatus, Read
 from dpu_agent.segments.segment_log import SegmentLog
 from dpu_agent.tiers.block_codec import BlockCodec
 from dpu_agent.tiers.compressed_medium import CompressedMedium
+from dpu_agent.tiers.recent_moves import RecentMoves
 from tests.support.cold_payloads import BlockMemory, noise, numbers
 from tests.support.segment_blocks import TIMEOUT_S
 
@@ -38,6 +39,7 @@ class User:
         self.moves = 0
         self._done: dict[int, Completion] = {}
         self._pending: dict[int, list[int]] = {}
+        self._recent = RecentMoves()
 
     def step(self) -> None:
         while True:
@@ -47,11 +49,12 @@ class User:
                 for number, place in zip(
                     self._pending.pop(done.ticket, []), done.locations, strict=False
                 ):
-                    self.places[number] = place
+                    self.places[number] = self._recent.newest(place)
             if not moved:
                 return
             self.moves += len(moved)
             new_of = dict(moved)
+            self._recent.tell(moved)
             for number, place in self.places.items():
                 while self.places[number] in new_of:
                     self.places[number] = new_of[self.places[number]]
@@ -70,9 +73,11 @@ class User:
             self.memory.record(slot, first + slot, block_of(first + slot))
             for slot in range(TOGETHER)
         ]
+        turn = self._recent.begin()
         ticket = self.medium.append(records, durable=True)
         self._pending[ticket] = list(range(first, first + TOGETHER))
         self.wait(ticket)
+        self._recent.end(turn)
 
     def delete(self, doomed: list[int]) -> None:
         self.wait(self.medium.delete([self.places.pop(n) for n in doomed], durable=False))

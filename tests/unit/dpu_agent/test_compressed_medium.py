@@ -395,28 +395,3 @@ def test_few_blocks_are_compressed_before_those_are_written() -> None:
     assert done.statuses == (OK,) * 20
     assert rig.medium.figures.compressed == 20
     rig.medium.close()
-
-
-@pytest.mark.parametrize("compresses", [True, False])
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_block_may_be_moved_before_the_rest_of_its_append_is_written(
-    compresses: bool, times: int
-) -> None:
-    rig = Rig(PolledMedium(), compresses=compresses)
-    log = rig.log
-    assert isinstance(log, PolledMedium)
-    blocks = [numbers(n, BLOCK_BYTES) for n in range(2)]
-    records = [rig.memory.record(n, n, block) for n, block in enumerate(blocks)]
-    ticket = rig.medium.append(records, durable=True)
-    until_pending(rig, 2 if compresses else 1)
-    log.perform()
-    if compresses:
-        rig.turn()
-        assert not rig.done
-    for _ in range(times):
-        log.move_all()
-        rig.medium.moved()
-    log.perform_all()
-    done = rig.wait(ticket)
-    assert set(done.locations) == set(log.blocks)
-    rig.medium.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dpu_agent.segments.requests import ItemStatus
@@ -283,6 +284,23 @@ def test_a_block_may_be_moved_before_it_is_known_where_it_was_written() -> None:
     assert rig.medium.blocks == {}
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_block_may_be_moved_long_before_those_written_with_it_are_there(is_deleted: bool) -> None:
+    rig = Rig()
+    rig.store(1, 2)
+    rig.mover.keep(key_array(1, 2), lambda: None)
+    rig.medium.perform_part(1)
+    for _ in range(2):
+        rig.medium.move_all()
+        rig.mover.step(rig.now)
+    if is_deleted:
+        rig.hot.delete(key_array(1, 2))
+    rig.step()
+    assert len(rig.medium.blocks) == (0 if is_deleted else 2)
+    for slot in np.flatnonzero(rig.cold.arrays.table["length"][: rig.cold.stats().blocks]):
+        assert rig.tier.location(int(slot)) in rig.medium.blocks
+
+
 def test_a_delete_is_tried_again_until_there_is_room_for_it() -> None:
     rig = Rig(hot=1)
     rig.store(1)
@@ -310,3 +328,83 @@ def test_a_delete_that_the_medium_cannot_carry_out_is_told() -> None:
     rig.mover.delete(key_array(1), told.append, rig.now)
     rig.step()
     assert told == [False]
+
+
+def test_a_delete_waits_for_a_copy_that_is_under_way() -> None:
+    """Told before, it would not hold: the copy is durable once it is written."""
+    rig = Rig(hot=1)
+    rig.store(1)
+    rig.mover.step(1)
+    rig.hot.delete(key_array(1))
+    told: list[bool] = []
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    rig.medium.perform()
+    assert told == []
+    rig.mover.step(rig.now)
+    assert (told, len(rig.medium.blocks)) == ([], 1)
+    rig.step()
+    assert (told, rig.medium.blocks) == ([True], {})
+    assert [durable for _, durable in rig.medium.removed] == [True]
+
+
+def test_a_delete_waits_until_what_was_evicted_is_gone_for_good() -> None:
+    rig = Rig(hot=1, cold=1)
+    rig.store(1)
+    rig.step()
+    rig.store(2)
+    rig.mover.step(rig.now)  # the copy of block 2 has taken the row of block 1
+    told: list[bool] = []
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    assert told == []
+    rig.step()
+    assert told == [True]
+    assert [durable for _, durable in rig.medium.removed] == [True]
+    assert [key for key, _, _ in rig.medium.blocks.values()] == [key_array(2)[0].tobytes()]
+
+
+def test_a_delete_is_not_told_as_done_while_something_evicted_may_come_back() -> None:
+    rig = Rig(hot=1, cold=1)
+    rig.medium.delete_fails_with = ItemStatus.IO_ERROR
+    for key in (1, 2):
+        rig.store(key)
+        rig.step()
+    told: list[bool] = []
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    rig.step()
+    assert told == [False]
+    rig.medium.delete_fails_with = None
+    rig.mover.delete(key_array(1), told.append, rig.now)
+    rig.step()
+    assert told == [False, True]
+    assert [key for key, _, _ in rig.medium.blocks.values()] == [key_array(2)[0].tobytes()]
+
+
+def test_what_is_in_memory_already_stays_there_for_whoever_wants_it() -> None:
+    rig = Rig(hot=2)
+    wishes: list[Wish] = []
+    rig.store(1)
+    rig.store(2)
+    rig.mover.want(key_array(1), wishes.append, rig.now)
+    assert rig.hot.stats().pinned == 1
+    rig.step()
+    assert [rig.places(key) for key in (1, 2)] == [(True, False), (False, True)]
+    rig.mover.want(key_array(2, 1), wishes.append, rig.now)
+    rig.step()
+    assert [len(wish.pins) for wish in wishes] == [1, 2]
+    for wish in wishes:
+        rig.mover.end(wish)
+    assert rig.hot.stats().pinned == 0
+
+
+def test_a_block_is_kept_that_is_stored_anew_while_its_deleted_one_is_copied() -> None:
+    rig = Rig()
+    told: list[str] = []
+    rig.store(1)
+    rig.mover.keep(key_array(1), lambda: told.append("old"))
+    rig.hot.delete(key_array(1))
+    rig.store(1)
+    rig.mover.keep(key_array(1), lambda: told.append("new"))
+    rig.step()
+    assert told == ["old", "new"]
+    assert rig.places(1) == (True, True)
+    assert len(rig.medium.blocks) == 1
