@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dpu_agent.cache.policy.base import EvictionPolicy
 from dpu_agent.cache.policy.registry import make_policy
 from dpu_agent.cache.store import BlockStore
@@ -26,6 +28,8 @@ from dpu_agent.control.core import (
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.lane import Lane
+from dpu_agent.metrics.figures import AgentFigures, DataFigures, NvmeFigures, StoreFigures
+from dpu_agent.metrics.tenants import TenantRows
 from dpu_agent.sessions import Session, SessionTable
 from dpu_agent.tiers.nvme import NvmeTier
 from kvlane.errors import ConfigError, SessionNotFoundError
@@ -42,10 +46,13 @@ def open_blocks(
     config: StoreConfig,
     index_seed: int,
     new_policy: Callable[[str, int], EvictionPolicy] = make_policy,
+    *,
+    is_lowest: bool = True,
 ) -> Sequence[Blocks]:
     """The block store of a configuration, with its memory, for each port that is to reach it.
 
-    ``new_policy(name, slots)`` makes its eviction policy. ``ConfigError`` says what is wrong.
+    ``new_policy(name, slots)`` makes its eviction policy; ``is_lowest`` says that there is no tier
+    below. ``ConfigError`` says what is wrong.
     """
     for device in devices:
         if config.block_bytes > device.max_message_bytes:
@@ -60,6 +67,8 @@ def open_blocks(
             block_bytes=config.block_bytes,
             policy=new_policy(config.policy, capacity_blocks),
             seed=index_seed,
+            # What leaves memory, or comes back to it, has to pass through.
+            may_refuse=is_lowest,
         )
         buffer = devices[0].alloc(capacity_blocks * config.block_bytes)
     except (MemoryError, OSError) as error:
@@ -101,6 +110,7 @@ class Agent:
         self._graces: dict[int, asyncio.TimerHandle] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._lane_of: dict[int, Lane] = {}
+        self._tenants = TenantRows()
         self.worker_death: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a data worker has died, and the agent with it."""
         self._lanes: list[Lane] = []
@@ -164,9 +174,10 @@ class Agent:
         depth = min(queue_depth, self.max_queue_depth)
         session_id = self._table.attach(client_name, namespace).session_id
         lane = self._take_lane(session_id)
+        tenant = self._tenants.row_of(namespace.name)
         try:
             local = await _in_worker(
-                lane, lambda: lane.server.open(session_id, endpoint, regions, depth)
+                lane, lambda: lane.server.open(session_id, endpoint, regions, depth, tenant)
             )
         except BaseException:
             self._table.abandon(session_id)
@@ -247,6 +258,20 @@ class Agent:
             namespaces=self._table.namespaces(),
             commands=dict(commands),
             device_counters=dict(counters),
+        )
+
+    def figures(self) -> AgentFigures:
+        """A snapshot for metrics, until the agent stops. Any thread but the agent's own may ask."""
+        return AgentFigures(
+            boot_id=self._boot_id,
+            device=self.device_name,
+            uptime_ns=self._clock() - self._started_at,
+            sessions=len(self._table),
+            draining=self._table.draining,
+            tenants=self._tenants.names(),
+            data=_figures_of(self._lanes),
+            memory=StoreFigures.of(self._store),
+            nvme=_figures_below(self._tier) if self._tier is not None else None,
         )
 
     async def drain(self) -> int:
@@ -334,6 +359,29 @@ class Agent:
 
 async def _in_worker(lane: Lane, function: Callable[[], T]) -> T:
     return await asyncio.wrap_future(lane.worker.call(function))
+
+
+def _figures_of(lanes: Sequence[Lane]) -> DataFigures:
+    """What the lanes have counted, together."""
+    commands: Counter[str] = Counter()
+    nic_counters: Counter[str] = Counter()
+    for lane in lanes:
+        commands.update(lane.server.executed)
+        nic_counters.update(lane.nic_counters())
+    return DataFigures(
+        commands=commands,
+        latencies=np.sum([lane.server.counts.latencies for lane in lanes], axis=0),
+        tenants=np.sum([lane.server.counts.tenants for lane in lanes], axis=0),
+        in_flight=sum(lane.server.in_flight for lane in lanes),
+        unread=sum(lane.server.unread for lane in lanes),
+        nic_counters=nic_counters,
+    )
+
+
+def _figures_below(tier: NvmeTier) -> NvmeFigures:
+    return NvmeFigures(
+        StoreFigures.of(tier.store), tier.moves, tier.guesses, tier.compression, tier.usage()
+    )
 
 
 def _counts_of(lane: Lane) -> tuple[dict[str, int], dict[str, int]]:

@@ -81,9 +81,12 @@ def agent(path: Path | None, listen: str | None, warm: bool) -> None:
         return replace(loaded, control=replace(loaded.control, listen=listen))
 
     def announce(ready: Ready) -> None:
-        logging.getLogger(__name__).info(
+        log = logging.getLogger(__name__)
+        log.info(
             "serving at %s on %s, boot id %s", ready.control, ready.device, ready.boot_id.hex()
         )
+        if ready.metrics:
+            log.info("metrics at http://%s/metrics", ready.metrics)
 
     if warm:
         warm_command(config)

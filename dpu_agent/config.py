@@ -215,6 +215,12 @@ class SessionsConfig:
     )
 
 
+def _parse_listen(listen: str) -> None:
+    """``ConfigError`` unless it is an endpoint, or empty."""
+    if listen:
+        parse_endpoint(listen)
+
+
 DEFAULT_SPIN_US = 50
 
 
@@ -247,6 +253,20 @@ class DataConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """Metrics for Prometheus, over HTTP at /metrics."""
+
+    listen: str = setting(
+        "",
+        "Endpoint that is scraped, host:port or [ipv6]:port; port 0 takes a free one. Empty: there "
+        "is none.",
+        rule="It has no authentication, and shows the names of namespaces: bind it to loopback or "
+        "to a network of trust.",
+        check=_parse_listen,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """Everything that an agent is told when it starts."""
 
@@ -257,3 +277,4 @@ class AgentConfig:
     state: StateConfig = StateConfig()
     sessions: SessionsConfig = SessionsConfig()
     data: DataConfig = DataConfig()
+    metrics: MetricsConfig = MetricsConfig()

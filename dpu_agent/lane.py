@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dpu_agent.config import SessionsConfig
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.server import CapsuleServer
-from dpu_agent.runtime.worker import DataWorker
+from dpu_agent.runtime.worker import DataWorker, WorkerDeadError
 from dpu_agent.tiers.lane_tier import LaneTier
 
 
@@ -53,6 +53,14 @@ class Lane:
     def _note_death(self, error: BaseException) -> None:
         self._died = True
         self._on_death(error)
+
+    def nic_counters(self) -> dict[str, int]:
+        """Counters of the port, asked for by the lane's thread; none when that has ended. Any other
+        thread may ask."""
+        try:
+            return self.worker.call(self.device.counters).result()
+        except WorkerDeadError:
+            return {}
 
     def stop(self) -> None:
         """End the thread, then all that it served; the device is not used afterwards."""

@@ -86,7 +86,9 @@ from kvlane.limits import DEFAULT_CONTROL_PORT
     "lists them.",
 )
 @click.option(
-    "--nvme-compression", default="none", show_default=True, help="none, or zstd for their blocks."
+    "--metrics",
+    default="",
+    help="Serve metrics for Prometheus at this host:port; port 0 takes a free one.",
 )
 @click.option("--faults", default="", help="Faults of the emulated link; none by default.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the faults.")
@@ -116,7 +118,7 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
     nvme_capacity: str,
     nvme_segment: str,
     settings: tuple[str, ...],
-    nvme_compression: str,
+    metrics: str,
     faults: str,
     seed: int,
     mtu: int,
@@ -147,9 +149,9 @@ def emulate(  # noqa: PLR0913 - one argument for each option, as click passes th
                 "directories": directories,
                 "capacity_bytes": nvme_capacity,
                 "segment_bytes": nvme_segment,
-                "compression": nvme_compression,
             },
             "data": {"spin_us": spin_us, "workers": workers},
+            "metrics": {"listen": metrics},
         }
         add_settings(mapping, settings)
         return load_mapping(AgentConfig, mapping, "command line")
@@ -177,8 +179,13 @@ def add_settings(mapping: dict[str, dict[str, object]], settings: Iterable[str])
 
 def _print_json(ready: Ready) -> None:
     line = {"control": ready.control, "boot_id": ready.boot_id.hex(), "device": ready.device}
+    if ready.metrics:
+        line["metrics"] = ready.metrics
     click.echo(json.dumps(line))
 
 
 def _log_ready(ready: Ready) -> None:
-    logging.getLogger(__name__).info("serving at %s on %s", ready.control, ready.device)
+    log = logging.getLogger(__name__)
+    log.info("serving at %s on %s", ready.control, ready.device)
+    if ready.metrics:
+        log.info("metrics at http://%s/metrics", ready.metrics)

@@ -107,7 +107,7 @@ def let_go(
         elif evict and state == _PUBLISHED:
             withdraw(arrays, slot, 1)
             give_free(table, arrays.ledger, slot)
-            book["evicted"] += 1
+            book["demoted"] += 1
     leave(arrays.gate)
 
 

@@ -13,7 +13,7 @@ from dpu_agent.cache import _store_kernels as batches
 from dpu_agent.cache._index_kernels import KeyWords
 from dpu_agent.cache._slot_kernels import Ledger
 from dpu_agent.cache._store_kernels import Statuses, StoreArrays
-from dpu_agent.cache.policy.base import SlotArray
+from dpu_agent.cache.policy.base import NOT_INTERESTED, SlotArray
 from kvlane._ticket_kernels import enter, leave
 from kvlane.jit import kernel
 
@@ -34,6 +34,15 @@ def match(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
     result = batches.match(arrays, keys, now)
     leave(arrays.gate)
     return result
+
+
+@kernel
+def announce(arrays: StoreArrays, keys: KeyWords, now: int) -> None:
+    """Tell the policy of a request's chain, where it wants to know."""
+    if arrays.policy.asked != NOT_INTERESTED:
+        enter(arrays.gate)
+        batches.announce(arrays, keys, now)
+        leave(arrays.gate)
 
 
 @kernel

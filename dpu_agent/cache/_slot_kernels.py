@@ -69,7 +69,8 @@ LEDGER = np.dtype(
         ("misses", "i8"),
         ("stored", "i8"),
         ("already_stored", "i8"),
-        ("evicted", "i8"),
+        ("displaced", "i8"),
+        ("demoted", "i8"),
         ("deleted", "i8"),
         ("aborted", "i8"),
         ("refused", "i8"),
@@ -86,7 +87,9 @@ LEDGER = np.dtype(
 )
 """Head of the free list, then gauges and counters as in ``StoreStats``; where the search for a
 block to evict goes on once the policy has failed; and of the blocks that were brought here on a
-guess those that nobody has asked for yet, that somebody has, and that left before."""
+guess those that nobody has asked for yet, that somebody has, and that left before. What was evicted
+is counted by cause: ``displaced`` by a new block at once, or ``demoted`` so that there is room for
+one."""
 
 SlotTable = NDArray[np.void]
 """Shape (capacity,), dtype SLOT."""

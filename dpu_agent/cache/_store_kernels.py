@@ -75,6 +75,8 @@ class StoreArrays(NamedTuple):
     policy: PolicyCalls
     block_bytes: int
     """Of a slot."""
+    may_refuse: bool
+    """Whether a policy may keep a block out; not where there is another tier for it."""
     gate: int
     """Address of the lock of ``kvlane._ticket_kernels`` that ``_shared_store_kernels`` take."""
 
@@ -127,7 +129,7 @@ def _ask_policy(
 
 
 @kernel
-def _announce(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
+def announce(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
     """Tell a policy that wants to know of it which chain a request has; how many keys that has."""
     if arrays.policy.asked == NOT_INTERESTED:
         return 0
@@ -142,7 +144,7 @@ def _announce(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
 @kernel
 def match(arrays: StoreArrays, keys: KeyWords, now: int) -> int:
     """How many keys, from the first on, are published without a gap."""
-    _announce(arrays, keys, now)
+    announce(arrays, keys, now)
     slots = find_published(arrays, keys)
     for i in range(len(keys)):
         if slots[i] < 0:
@@ -255,7 +257,7 @@ def _evict(arrays: StoreArrays) -> int:
     if slot < 0:
         return slot
     withdraw(arrays, slot, 1)
-    arrays.ledger[0]["evicted"] += 1
+    arrays.ledger[0]["displaced"] += 1
     return slot
 
 
@@ -314,7 +316,8 @@ def reserve(
             book["refused"] += 1
         else:
             identity = identity_of(arrays.by_key.secrets, keys, i)
-            if _ask_policy(arrays, arrays.policy.missed, identity) == NOT_WORTH_A_SLOT:
+            answer = _ask_policy(arrays, arrays.policy.missed, identity)
+            if answer == NOT_WORTH_A_SLOT and arrays.may_refuse:
                 book["refused"] += 1
                 continue
             slot = _room_for_one(arrays)

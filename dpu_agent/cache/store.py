@@ -57,9 +57,17 @@ class BlockStore:
     """
 
     def __init__(
-        self, *, capacity_blocks: int, block_bytes: int, policy: EvictionPolicy, seed: int
+        self,
+        *,
+        capacity_blocks: int,
+        block_bytes: int,
+        policy: EvictionPolicy,
+        seed: int,
+        may_refuse: bool = True,
     ) -> None:
         """``seed`` (up to 256 bits) keys the index's hash and must be a secret from hosts.
+
+        ``may_refuse`` says whether the policy may keep a block out.
 
         Raises ``ConfigError`` for sizes outside the limits.
         """
@@ -72,13 +80,13 @@ class BlockStore:
         self.policy = policy
         self._untold_fault = [True]
         self._gate = np.zeros(GATE_WORDS, np.int64)
-        self._books = new_ledger(capacity_blocks)
         self.arrays = StoreArrays(
             by_key=new_index(capacity_blocks, seed),
             table=new_slot_table(capacity_blocks),
             ledger=new_ledger(capacity_blocks),
             policy=policy.calls,
             block_bytes=block_bytes,
+            may_refuse=may_refuse,
             gate=int(self._gate.ctypes.data),
         )
 
@@ -206,6 +214,17 @@ class BlockStore:
         """Slots that nothing is in; without the lock, so maybe a little out of date."""
         return int(self.arrays.ledger[0]["free"])
 
+    @property
+    def displaced_blocks(self) -> int:
+        """Of those evicted, the ones that a new block has pushed out; without the lock."""
+        return int(self.arrays.ledger[0]["displaced"])
+
+    @property
+    def demoted_blocks(self) -> int:
+        """Of those evicted, the ones that left early, as a tier below can take them; without the
+        lock."""
+        return int(self.arrays.ledger[0]["demoted"])
+
     def delete(self, keys: KeyArray) -> Statuses:
         """OK where a block was there; lookups miss it from now on, its readers end in peace.
 
@@ -225,8 +244,9 @@ class BlockStore:
 
     def stats(self) -> StoreStats:
         """Gauges and counters."""
-        kernels.copy_ledger(self.arrays, self._books)
-        book = self._books[0]
+        books = np.empty_like(self.arrays.ledger)
+        kernels.copy_ledger(self.arrays, books)
+        book = books[0]
         return StoreStats(
             capacity_blocks=self.capacity_blocks,
             block_bytes=self.block_bytes,
@@ -236,7 +256,7 @@ class BlockStore:
             misses=int(book["misses"]),
             stored=int(book["stored"]),
             already_stored=int(book["already_stored"]),
-            evicted=int(book["evicted"]),
+            evicted=int(book["displaced"]) + int(book["demoted"]),
             deleted=int(book["deleted"]),
             aborted=int(book["aborted"]),
             refused=int(book["refused"]),

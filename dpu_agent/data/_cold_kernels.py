@@ -13,7 +13,7 @@ import numpy as np
 
 from dpu_agent.cache import _shared_store_kernels as store_kernels
 from dpu_agent.data._notice_kernels import note_chain
-from dpu_agent.data.state import Serving, server_at
+from dpu_agent.data.state import Serving, command_at, connection_at, server_at
 from kvlane.capsule import KeyStatus
 from kvlane.jit import kernel
 from kvlane.rawmem import words_at
@@ -38,30 +38,39 @@ def has_colder_tier(serving: Serving) -> bool:
 
 
 @kernel
-def exist(serving: Serving, keys: Any) -> Any:
-    """OK or NOT_FOUND for each key, wherever its block lies."""
+def exist(serving: Serving, keys: Any) -> tuple[Any, int]:
+    """OK or NOT_FOUND for each key, wherever its block lies; how many lie in a colder tier only."""
     statuses = store_kernels.exist(serving.store, keys)
+    count = 0
     if has_cold(serving):
         colder = store_kernels.exist(serving.cold, keys)
         for i in range(len(keys)):
-            if colder[i] == _OK:
+            if colder[i] == _OK and statuses[i] != _OK:
                 statuses[i] = _OK
-    return statuses
+                count += 1
+    return statuses, count
 
 
 @kernel
-def match(serving: Serving, keys: Any, now: int) -> int:
-    """How many keys, from the first on, have a block somewhere without a gap."""
-    in_memory = int(store_kernels.match(serving.store, keys, now))
-    matched = in_memory
-    if in_memory < len(keys) and has_cold(serving):
-        rest = exist(serving, keys[in_memory:])
+def match(serving: Serving, keys: Any, now: int) -> tuple[int, int]:
+    """How many keys, from the first on, have a block somewhere without a gap; how many of these
+    have it in a colder tier only."""
+    matched = int(store_kernels.match(serving.store, keys, now))
+    if has_colder_tier(serving):
+        store_kernels.announce(serving.cold, keys, now)
+    colder = 0
+    if matched < len(keys) and has_cold(serving):
+        rest = keys[matched:]
+        in_memory = store_kernels.exist(serving.store, rest)
+        in_files = store_kernels.exist(serving.cold, rest)
         for i in range(len(rest)):
-            if rest[i] != _OK:
-                break
+            if in_memory[i] != _OK:
+                if in_files[i] != _OK:
+                    break
+                colder += 1
             matched += 1
-    note_chain(serving, keys, matched > in_memory)
-    return matched
+    note_chain(serving, keys, colder > 0)
+    return matched, colder
 
 
 @kernel
@@ -102,6 +111,7 @@ def cold_positions(results: Any) -> Any:
 @kernel
 def hand_over(serving: Serving, index: int, slot: int) -> None:
     """Let Python know of a command that awaits blocks."""
+    command_at(connection_at(serving.connections, index).commands, slot).has_waited = 1
     server = server_at(serving.server, 0)
     place = server.awaiting_tail % server.awaiting_size
     entry = words_at(server.awaiting + 16 * place, 2)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dpu_agent.data._latency_kernels import note_answer
 from dpu_agent.data._transfer_kernels import (
     RESULT,
     block_slots_of,
@@ -223,6 +224,7 @@ def _post_responses(serving: Serving, index: int, connection: Any) -> None:
     while count < most and slot >= 0 and command_at(connection.commands, slot).state == _RESPONSE:
         _form_response(serving, index, connection, slot, count)
         _note_posted(connection, 1, slot)
+        note_answer(serving, index, command_at(connection.commands, slot))
         count += 1
         slot = _outgoing_slot(connection, count)
     connection.outgoing_head += count

@@ -17,12 +17,14 @@ from dpu_agent.data._capsule_kernels import (
     read_command,
     write_response_header,
 )
+from dpu_agent.data._latency_kernels import NOT_EXECUTED, count_answers
 from dpu_agent.data._posting_kernels import (
     enqueue,
     post_outgoing,
     post_receives,
     set_response,
 )
+from dpu_agent.data._tenant_kernels import count_keys
 from dpu_agent.data._transfer_kernels import (
     RESULT,
     await_persistence,
@@ -38,7 +40,9 @@ from dpu_agent.data._transfer_kernels import (
     take_up,
 )
 from dpu_agent.data._work_id_kernels import WorkKind, unpack_work_id
+from dpu_agent.data.counting import TenantWord
 from dpu_agent.data.state import (
+    ARRIVAL_WORDS,
     POLL_BATCH,
     SEND_QUEUE_DEPTH,
     SERVER,
@@ -82,6 +86,9 @@ _AWAITING = int(CommandState.AWAITING)
 _BROKEN = int(Trouble.BROKEN)
 _NO_TROUBLE = int(Trouble.NONE)
 _RESULT_BYTES = int(RESULT.itemsize)
+_ARRIVAL_BYTES = 8 * ARRIVAL_WORDS
+_EXIST_KEYS = int(TenantWord.EXIST_KEYS)
+_MATCH_KEYS = int(TenantWord.MATCH_KEYS)
 
 _INTERRUPT = int(SERVER.fields["interrupt"][1]) if SERVER.fields else 0
 
@@ -112,15 +119,18 @@ def _answer(
     """Execute a command that moves no payload."""
     keys = keys_of(capsule_of(connection, buffer), read.key_count)
     if read.opcode not in (_EXIST, _DELETE):
-        matched = cold_kernels.match(serving, keys, now)
+        matched, colder = cold_kernels.match(serving, keys, now)
+        count_keys(connection, _MATCH_KEYS, matched - colder, colder, len(keys) - matched)
         bare = ReadCommand(_OK, read.opcode, 0, read.command_id, 0, read.session)
         _respond(serving, connection, slot, bare, matched, 0)
         return
     if read.opcode == _EXIST:
-        statuses = cold_kernels.exist(serving, keys)
+        statuses, colder = cold_kernels.exist(serving, keys)
     else:
-        statuses = store_kernels.delete(serving.store, keys)
+        statuses, colder = store_kernels.delete(serving.store, keys), 0
     found = _put_statuses(connection, slot, statuses)
+    if read.opcode == _EXIST:
+        count_keys(connection, _EXIST_KEYS, found - colder, colder, len(keys) - found)
     _respond(serving, connection, slot, read, found, _padded(read.key_count))
 
 
@@ -149,7 +159,6 @@ def _put_statuses(connection: Any, slot: int, statuses: Any) -> int:
 def _occupy(connection: Any, slot: int, buffer: int, read: ReadCommand) -> Any:
     """Remember a command that does not end in the step that reads it."""
     command = command_at(connection.commands, slot)
-    command.opcode = read.opcode
     command.command_flags = read.command_flags
     command.command_id = read.command_id
     command.key_count = read.key_count
@@ -289,6 +298,7 @@ def resume(serving: Serving, which: ResumedCommand, succeeded: bool, now: int) -
         _go_on(serving, connection, which.slot, now)
         connection.touched = 1
         _post_touched(serving)
+        count_answers(serving, now)
     else:
         command.is_awaited_over = 1
 
@@ -332,6 +342,7 @@ def _execute(
     else:
         executed = words_at(server_at(serving.server, 0).executed, 256)
         executed[read.opcode] += 1
+        command_at(connection.commands, slot).opcode = read.opcode
         if moves_payload(read.opcode):
             _start(serving, connection, slot, buffer, read, now)
             return
@@ -351,10 +362,14 @@ def _execute_arrived(serving: Serving, connection: Any, now: int) -> None:
         and connection.trouble == _NO_TROUBLE
     ):
         position = connection.arrived_head % connection.slot_count
-        entry = words_at(connection.arrived + 16 * position, 2)
+        entry = words_at(connection.arrived + _ARRIVAL_BYTES * position, ARRIVAL_WORDS)
         connection.arrived_head += 1
         connection.free_count -= 1
         slot = int(words_at(connection.free, connection.slot_count)[connection.free_count])
+        command = command_at(connection.commands, slot)
+        command.opcode = NOT_EXECUTED
+        command.arrived_at = entry[2]
+        command.has_waited = 0
         _execute(serving, connection, slot, int(entry[0]), int(entry[1]), now)
 
 
@@ -404,9 +419,10 @@ def _take_completion(serving: Serving, completion: Any, now: int) -> None:
     connection.touched = 1
     if kind == _KIND_RECEIVE:
         position = connection.arrived_tail % connection.slot_count
-        entry = words_at(connection.arrived + 16 * position, 2)
+        entry = words_at(connection.arrived + _ARRIVAL_BYTES * position, ARRIVAL_WORDS)
         entry[0] = slot
         entry[1] = completion.byte_len
+        entry[2] = now
         connection.arrived_tail += 1
     else:
         _take_posted(serving, connection, now)
@@ -441,6 +457,14 @@ def serve(serving: Serving, now: int) -> int:
     if count > 0:
         _post_touched(serving)
     return count
+
+
+@kernel
+def serve_once(serving: Serving, now: int) -> int:
+    """A turn that takes no time: as ``serve``."""
+    count = serve(serving, now)
+    count_answers(serving, now)
+    return int(count)
 
 
 @kernel
@@ -483,9 +507,10 @@ def run(serving: Serving, spin_ns: int, limit_ns: int, wake_fd: int) -> int:
         served = serve(serving, now)
         if worked == FAULT or served == FAULT:
             return FAULT
+        now = monotonic_ns(server.clock)
+        count_answers(serving, now)
         if _must_return(serving):
             break
-        now = monotonic_ns(server.clock)
         if worked != 0 or served != 0:
             idle_since = now
         elif now - idle_since < spin_ns:

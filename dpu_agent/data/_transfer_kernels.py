@@ -18,6 +18,8 @@ from dpu_agent.cache._store_kernels import slot_offset
 from dpu_agent.data._capsule_kernels import moves_payload
 from dpu_agent.data._cold_kernels import cold_positions, has_cold, has_colder_tier, mark_cold
 from dpu_agent.data._region_kernels import is_inside
+from dpu_agent.data._tenant_kernels import count_bytes, count_keys
+from dpu_agent.data.counting import TenantWord
 from dpu_agent.data.state import (
     RESPONSE_BYTES,
     CommandState,
@@ -59,6 +61,9 @@ _ABORTED = int(KeyStatus.ABORTED)
 _NOT_PERSISTENT = int(KeyStatus.NOT_PERSISTENT)
 _MISUSE = int(Trouble.STORE_MISUSE)
 _UNFIT = int(Trouble.UNFIT_VICTIM)
+_RETRIEVE_KEYS = int(TenantWord.RETRIEVE_KEYS)
+_STORED_BYTES = int(TenantWord.STORED_BYTES)
+_RETRIEVED_BYTES = int(TenantWord.RETRIEVED_BYTES)
 
 Words = NDArray[np.int64]
 
@@ -141,12 +146,14 @@ def begin(
     keys = _chosen_keys(keys_of(capsule, key_count), inside)
     if opcode == _STORE:
         return _begin_store(serving, connection, descriptors, inside, keys, results, held)
-    moving = _pin_present(serving, descriptors, inside, keys, results, held, now)
+    moving, found = _pin_present(serving, descriptors, inside, keys, results, held, now)
+    colder = 0
     if has_cold(serving):
         missing = _not_found(results, inside)
         unfound = _chosen_keys(keys_of(capsule, key_count), missing)
-        command = command_at(connection.commands, slot)
-        command.cold = mark_cold(serving, unfound, missing, results)
+        colder = mark_cold(serving, unfound, missing, results)
+        command_at(connection.commands, slot).cold = colder
+    count_keys(connection, _RETRIEVE_KEYS, found, 0, len(inside) - found - colder)
     return moving
 
 
@@ -163,7 +170,9 @@ def take_up(serving: Serving, connection: Any, slot: int, now: int) -> int:
     keys = _chosen_keys(keys_of(capsule, command.key_count), awaited)
     descriptors = descriptors_of(capsule, command.key_count)
     command.cold = command.is_awaited_over = 0
-    return _pin_present(serving, descriptors, awaited, keys, results, held, now)
+    moving, found = _pin_present(serving, descriptors, awaited, keys, results, held, now)
+    count_keys(connection, _RETRIEVE_KEYS, 0, found, len(awaited) - found)
+    return moving
 
 
 @kernel
@@ -213,17 +222,19 @@ def _pin_present(
     results: Any,
     held: Words,
     now: int,
-) -> int:
-    """Pin what is in memory, and say of the rest that it was not found; how many keys move."""
+) -> tuple[int, int]:
+    """Pin what is in memory, and say of the rest that it was not found; how many keys move, and how
+    many were found."""
     slots = store_kernels.pin(serving.store, keys, now)
     table = serving.store.table
-    moving = 0
+    moving, found = 0, 0
     for i in range(len(inside)):
         result = results[inside[i]]
         slot = slots[i]
         if slot < 0:
             result["status"] = _NOT_FOUND
             continue
+        found += 1
         result["length"] = table[slot]["length"]
         generation = np.int64(table[slot]["generation"])
         if table[slot]["length"] > descriptor_at(descriptors, inside[i]).length:
@@ -234,7 +245,7 @@ def _pin_present(
         result["generation"] = generation
         held[inside[i]] = slot
         moving += 1
-    return moving
+    return moving, found
 
 
 @kernel
@@ -295,7 +306,7 @@ def _finish_store(
     compares = (command.command_flags & _CHECKSUM) != 0
     right, sums = np.empty(len(held), np.int64), np.empty(len(held), np.int64)
     wrong = np.empty(len(held), np.int64)
-    right_count, wrong_count = 0, 0
+    right_count, wrong_count, nbytes = 0, 0, 0
     for i in range(len(held)):
         if held[i] < 0:
             continue
@@ -311,7 +322,9 @@ def _finish_store(
             right[right_count] = held[i]
             sums[right_count] = np.int64(result["checksum"])
             right_count += 1
+            nbytes += np.int64(result["length"])
     held[:] = -1
+    count_bytes(connection, _STORED_BYTES, nbytes)
     misused = store_kernels.abort(serving.store, wrong[:wrong_count])
     if misused >= 0:
         _tell_misuse(connection, wrong[misused])
@@ -336,13 +349,16 @@ def _finish_retrieve(serving: Serving, connection: Any, results: Any, held: Word
     unchanged, misused = store_kernels.unpin(serving.store, slots[:count], generations[:count])
     if misused >= 0:
         _tell_misuse(connection, slots[misused])
+    nbytes = 0
     for i in range(count):
+        result = results[positions[i]]
+        nbytes += np.int64(result["length"])
         if not unchanged[i]:
-            result = results[positions[i]]
             result["status"] = _ABORTED
             result["length"] = 0
             result["checksum"] = 0
             result["generation"] = 0
+    count_bytes(connection, _RETRIEVED_BYTES, nbytes)
 
 
 @kernel

@@ -15,6 +15,7 @@ from dpu_agent.data._work_id_kernels import SERIAL_MASK
 from dpu_agent.data.capsule_io import CapsuleBuffers
 from dpu_agent.data.regions import RegionTable
 from dpu_agent.data.state import (
+    ARRIVAL_WORDS,
     COMMAND,
     POSTED,
     RESPONSE_BYTES,
@@ -54,7 +55,8 @@ class Connection:
         session_id: int,
         queue_depth: int,
     ) -> None:
-        """``record`` is the connection's own in the CONNECTION table, all zero but its index."""
+        """``record`` is the connection's own in the CONNECTION table, all zero but its index and
+        its tenant."""
         self.session_id = session_id
         self._record = record
         self._arrays: list[Any] = []
@@ -87,7 +89,7 @@ class Connection:
         self._commands = new_records(COMMAND, count)
         record.commands = self._commands.ctypes.data
         record.block_slots = self._keep(np.zeros(count * MAX_KEYS_PER_CAPSULE, np.int64))
-        record.arrived = self._keep(np.zeros(2 * count, np.int64))
+        record.arrived = self._keep(np.zeros(ARRIVAL_WORDS * count, np.int64))
         record.free = self._keep(np.arange(count))
         record.free_count = count
         record.returned = self._keep(np.arange(count))

@@ -16,10 +16,11 @@ import numpy as np
 from dpu_agent.control.core import RemoteRegion
 from dpu_agent.data._awaited_kernels import copy_awaited
 from dpu_agent.data._notice_kernels import NOTICED_CHAINS, NOTICED_KEYS, take_chain
-from dpu_agent.data._serve_kernels import ResumedCommand, resume, run, serve
+from dpu_agent.data._serve_kernels import ResumedCommand, resume, run, serve_once
 from dpu_agent.data.awaited import AwaitedBlocks, ColderTier
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.data.connection import Connection, completions_max
+from dpu_agent.data.counting import OTHER_TENANTS, LaneCounts
 from dpu_agent.data.failures import explain
 from dpu_agent.data.state import (
     CHUNK_REQUESTS,
@@ -84,6 +85,8 @@ class CapsuleServer:
         self._boot_id = np.frombuffer(boot_id, np.uint8).copy()
         self._clock = np.zeros(SCRATCH_WORDS, np.int64)
         slots = max_sessions * (max_queue_depth + CREDIT_SLACK)
+        self.counts = LaneCounts(max_sessions, slots)
+        """Written by the kernels; any thread may read them."""
         self._awaiting = np.zeros((slots, 2), np.int64)
         self._told_keys = np.zeros((MAX_KEYS_PER_CAPSULE, KEY_BYTES), np.uint8)
         self._noticed = np.zeros(NOTICED_CHAINS, np.int64)
@@ -110,6 +113,9 @@ class CapsuleServer:
         record.pool_addr, record.pool_lkey = self._blocks.pool.addr, self._blocks.pool.lkey
         record.boot_id = self._boot_id.ctypes.data
         record.executed = self._executed.ctypes.data
+        record.latencies = self.counts.latencies.ctypes.data
+        record.latest = self.counts.latest.ctypes.data
+        record.answers = self.counts.answers.ctypes.data
         record.clock = self._clock.ctypes.data
         record.awaiting = self._awaiting.ctypes.data
         record.awaiting_size = len(self._awaiting)
@@ -125,17 +131,34 @@ class CapsuleServer:
         counts = {opcode.name: int(self._executed[opcode]) for opcode in Opcode}
         return {name: count for name, count in counts.items() if count}
 
+    @property
+    def in_flight(self) -> int:
+        """Commands whose payload moves or that await something; any thread may ask."""
+        return int(self._connections["in_flight"][self._connections["in_use"] != 0].sum())
+
+    @property
+    def unread(self) -> int:
+        """Commands that have arrived and wait for a command slot; any thread may ask."""
+        table = self._connections[self._connections["in_use"] != 0]
+        return int((table["arrived_tail"] - table["arrived_head"]).sum())
+
     def open(
         self,
         session_id: int,
         remote: QpEndpoint,
         regions: Sequence[RemoteRegion],
         queue_depth: int,
+        tenant: int = OTHER_TENANTS,
     ) -> QpEndpoint:
-        """Connect a session's queue pair; return the agent's end of it."""
+        """Connect a session's queue pair; return the agent's end of it.
+
+        ``tenant`` is the row of ``counts.tenants`` that the session is counted in.
+        """
         index = self._free_index()
         self._connections[index] = np.zeros(1, CONNECTION)[0]
         self._connections[index].index = index
+        self._connections[index].tenant = self.counts.tenants[tenant].ctypes.data
+        self.counts.begin_session(index)
         connection = Connection(
             self._device, self._cq, self._connections[index], session_id, queue_depth
         )
@@ -176,7 +199,7 @@ class CapsuleServer:
     def poll(self, now: int) -> bool:
         """Handle the completions that are there now; True when there were any."""
         with self._device.hold():
-            count = serve(self._serving, now)
+            count = serve_once(self._serving, now)
         self._look_after(count)
         return count > 0
 

@@ -25,6 +25,7 @@ CHUNK_BYTES = 256 << 10
 while it still lies in a core's cache."""
 RESPONSE_BYTES = HEADER_BYTES + MAX_KEYS_PER_CAPSULE * KEY_RESULT.itemsize
 """The largest response."""
+ARRIVAL_WORDS = 3
 POLL_BATCH = 256
 
 
@@ -79,6 +80,10 @@ SERVER = _fields(
     "pool_lkey",
     "boot_id",  # address
     "executed",  # address of a count for each opcode
+    "latencies",  # address of LATENCY_ROWS rows of LATENCY_WORDS words
+    "latest",  # address of LATENCY_ROWS words a connection: latency of its last command
+    "answers",  # address of ANSWER_WORDS a response: those posted in this turn of the loop
+    "answer_count",
     "clock",  # scratch of the clock
     "awaiting",  # ring of (connection, command slot): RETRIEVEs that Python was not told of yet
     "awaiting_size",
@@ -111,7 +116,7 @@ CONNECTION = _fields(
     "response_lkey",
     "commands",  # address of COMMAND, one a command slot
     "block_slots",  # address of MAX_KEYS_PER_CAPSULE words a command slot: the store's, or -1
-    "arrived",  # ring of (receive buffer, bytes): capsules that were not read yet
+    "arrived",  # ring of (receive buffer, bytes, when): capsules that were not read yet
     "arrived_head",
     "arrived_tail",
     "free",  # stack of free command slots
@@ -135,11 +140,14 @@ CONNECTION = _fields(
     "trouble",  # Trouble
     "cause",
     "touched",  # 1 = there may be something to post
+    "tenant",  # address of TENANT_WORDS words, which sessions of one tenant share
 )
 
 COMMAND = _fields(
     "state",
-    "opcode",
+    "opcode",  # NOT_EXECUTED where the command is refused
+    "arrived_at",
+    "has_waited",  # 1 = for a colder tier
     "command_flags",
     "command_id",
     "number",  # of the transfer among those of the connection

@@ -22,6 +22,7 @@ from dpu_agent.config import AgentConfig, NvmeConfig
 from dpu_agent.control.server import ControlServer, serve
 from dpu_agent.data.blocks import Blocks
 from dpu_agent.durability.policy_memory import PolicyMemory
+from dpu_agent.metrics.server import MetricsServer
 from dpu_agent.runtime.warmup import warm_up
 from dpu_agent.tiers.nvme import NvmeTier
 from kvlane.capsule import BOOT_ID_BYTES
@@ -50,6 +51,8 @@ class Ready:
     """``host:port`` of the control plane, as bound."""
     boot_id: bytes
     device: str
+    metrics: str
+    """``host:port`` at which metrics are scraped, as bound; empty where they are not."""
 
 
 def run_agent(
@@ -61,7 +64,8 @@ def run_agent(
     the exit code: 0, or 1 when the data worker has died. ``ConfigError`` and ``VerbsError``
     say why it could not start.
     """
-    _require_free(config.control.listen)
+    for listen in filter(None, (config.control.listen, config.metrics.listen)):
+        _require_free(listen)
     workers = config.data.workers or workers_for(usable_processors())
     devices = open_ports(config.device.verbs, config.device.options, workers)
     with ExitStack() as undo:
@@ -73,6 +77,7 @@ def run_agent(
             config.store,
             secrets.randbits(_INDEX_SEED_BITS),
             partial(memory.new_policy, _MEMORY),
+            is_lowest=not config.nvme.directories,
         )
         memory.keep(_MEMORY, config.store.policy, ports[0].store)
         tier = _open_tier(config.nvme, ports[0], memory)
@@ -162,11 +167,19 @@ async def _serve(
         tier=tier,
     )
     saving = asyncio.create_task(_save_now_and_then(memory))
+    metrics: MetricsServer | None = None
     try:
+        if config.metrics.listen:
+            metrics = MetricsServer(config.metrics.listen, agent.figures)
         control = await serve(agent, config.control.listen)
-        await _until_told_to_stop(agent, control, announce, stop_at_stdin_eof)
+        ready = Ready(
+            control.address, boot_id, agent.device_name, metrics.address if metrics else ""
+        )
+        await _until_told_to_stop(agent, control, lambda: announce(ready), stop_at_stdin_eof)
     finally:
         saving.cancel()
+        if metrics is not None:
+            await asyncio.to_thread(metrics.close)
         await agent.stop()
     return 1 if agent.worker_death.done() else 0
 
@@ -181,7 +194,7 @@ async def _save_now_and_then(memory: PolicyMemory) -> None:
 async def _until_told_to_stop(
     agent: Agent,
     control: ControlServer,
-    announce: Callable[[Ready], None],
+    announce: Callable[[], None],
     stop_at_stdin_eof: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -195,7 +208,7 @@ async def _until_told_to_stop(
         loop.add_signal_handler(number, stop_for, number.name)
     if stop_at_stdin_eof:
         _watch_stdin(lambda: loop.call_soon_threadsafe(stop_for, "end of standard input"))
-    announce(Ready(control.address, agent.boot_id, agent.device_name))
+    announce()
     ends: list[asyncio.Future[Any]] = [stop, agent.worker_death]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if stop.done():

@@ -58,12 +58,15 @@ class LaneTier:
         self, awaited: AwaitedBlocks, then: Callable[[], None], *, succeeded: bool = True
     ) -> None:
         """Called in the tiers' thread."""
-        assert self._server is not None
         assert self._worker is not None
         try:
-            resume = partial(self._server.resume, awaited, self._clock(), succeeded=succeeded)
-            future = self._worker.call(resume)
+            future = self._worker.call(partial(self._resume_here, awaited, succeeded=succeeded))
         except WorkerDeadError:
             then()  # its sessions ended with it
         else:
             future.add_done_callback(lambda _: then())
+
+    def _resume_here(self, awaited: AwaitedBlocks, *, succeeded: bool) -> None:
+        """Called in the lane's thread: only now is it known when the command goes on."""
+        assert self._server is not None
+        self._server.resume(awaited, self._clock(), succeeded=succeeded)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from dpu_agent.cache.policy.base import EvictionPolicy
 from dpu_agent.cache.policy.registry import make_policy
-from dpu_agent.cache.store import BlockStore
+from dpu_agent.cache.store import BlockStore, Guesses
 from dpu_agent.config import NvmeConfig
 from dpu_agent.data.state import Notices
 from dpu_agent.segments.config import SegmentLogConfig
+from dpu_agent.segments.requests import Usage
 from dpu_agent.segments.segment_log import SegmentLog
 from dpu_agent.tiers.block_codec import BlockCodec, require_zstandard
 from dpu_agent.tiers.cold_tier import ColdTier
 from dpu_agent.tiers.compaction import CompactionThread
-from dpu_agent.tiers.compressed_medium import CompressedMedium
+from dpu_agent.tiers.compressed_medium import CompressedMedium, CompressionFigures
 from dpu_agent.tiers.encoded_block import RAW, as_blocks
+from dpu_agent.tiers.figures import TierFigures
 from dpu_agent.tiers.lane_tier import LaneTier
 from dpu_agent.tiers.mover import Pace, TierMover
 from dpu_agent.tiers.prefetch import PrefetchMode
@@ -144,6 +146,25 @@ class NvmeTier:
         for name in ("live_bytes", "dead_bytes", "free_bytes", "user_bytes", "written_bytes"):
             figures[name] = getattr(usage, name)
         return {f"nvme_{name}": int(value) for name, value in figures.items()}
+
+    @property
+    def moves(self) -> TierFigures:
+        """What the mover has counted, as a copy. Any thread may ask."""
+        return replace(self._mover.figures)
+
+    @property
+    def guesses(self) -> Guesses:
+        """What became of blocks that came into memory on a guess. Any thread may ask."""
+        return self._hot.guesses()
+
+    @property
+    def compression(self) -> CompressionFigures:
+        """What the medium has counted, as a copy. Any thread may ask."""
+        return replace(self._medium.figures)
+
+    def usage(self) -> Usage:
+        """Where the bytes of the segment log are. Any thread may ask."""
+        return self._segments.usage()
 
     def close(self) -> None:
         """End the threads and give the directories back; what was written stays."""

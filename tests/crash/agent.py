@@ -85,7 +85,7 @@ def agent_over(folder: Path, compression: str) -> AgentProcess:
         f"--nvme={folder}",
         "--nvme-capacity=24MiB",
         "--nvme-segment=1MiB",
-        f"--nvme-compression={compression}",
+        f"--set=nvme.compression={compression}",
     )
 
 

@@ -147,7 +147,7 @@ async def test_blocks_lie_compressed_where_that_makes_them_shorter(
     tmp_path: Path, link: str
 ) -> None:
     folder = tmp_path / "nvme"
-    with agent_over(folder, link, "--nvme-compression=zstd") as agent:
+    with agent_over(folder, link, "--set=nvme.compression=zstd") as agent:
         async with await connected(agent, link) as dpu:
             keys, blocks = chain(dpu, BLOCKS), payload(BLOCKS, BLOCK_BYTES)
             blocks[::2] = numbers(1, BLOCK_BYTES)

@@ -17,6 +17,7 @@ DISTRIBUTIONS = {
     "grpc_health": "grpcio-health-checking",
     "grpc_reflection": "grpcio-reflection",
     "llvmlite": "numba",  # numba's own half; always of the version that numba wants
+    "prometheus_client": "prometheus-client",
     "yaml": "pyyaml",
 }
 """Import name -> distribution, where they differ."""

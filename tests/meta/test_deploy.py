@@ -55,6 +55,7 @@ def test_example_configuration_is_the_default_but_for_the_port_of_the_nic() -> N
     assert config.control == default.control
     assert config.store == default.store
     assert config.sessions == default.sessions
+    assert config.metrics == default.metrics
     assert config.device.verbs == default.device.verbs == "emulator"
     nic = load_mapping(NicOptions, config.device.options)
     assert nic == NicOptions(listen=f"127.0.0.1:{ROCE_V2_UDP_PORT}")

@@ -46,6 +46,7 @@ class AgentProcess:
         self.control: str = ready["control"]
         self.boot_id = bytes.fromhex(ready["boot_id"])
         self.device: str = ready["device"]
+        self.metrics: str = ready.get("metrics", "")
         return self
 
     def end(self) -> tuple[int, str, str]:

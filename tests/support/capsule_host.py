@@ -13,6 +13,7 @@ from dpu_agent.cache.store import BlockStore, empty_store
 from dpu_agent.control.core import RemoteRegion
 from dpu_agent.data.awaited import AwaitedBlocks
 from dpu_agent.data.blocks import Blocks
+from dpu_agent.data.counting import OTHER_TENANTS
 from dpu_agent.data.pool import PayloadPool
 from dpu_agent.data.server import CapsuleServer
 from dpu_agent.data.state import Notices
@@ -214,11 +215,18 @@ class ServerRig:
         self.hosts = [self.attach(n, device=n) for n in range(1, 1 + hosts)]
         self._now = 0
 
-    def attach(self, session: int, *, device: int = 1, receives: int = 64) -> CapsuleHost:
+    def attach(
+        self,
+        session: int,
+        *,
+        device: int = 1,
+        receives: int = 64,
+        tenant: int = OTHER_TENANTS,
+    ) -> CapsuleHost:
         """A host with an open session."""
         host = CapsuleHost(self.fabric.devices[device], receives)
         endpoint = self.server.open(
-            session, host.qp.endpoint, [host.remote_region], self.queue_depth
+            session, host.qp.endpoint, [host.remote_region], self.queue_depth, tenant
         )
         host.attach(endpoint, session)
         return host

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ import pytest
 from dpu_agent.agent import Agent, open_blocks
 from dpu_agent.config import SessionsConfig, StoreConfig
 from dpu_agent.control.core import AgentCore, OpenedSession, SessionNews
+from dpu_agent.data.counting import LATENCY_CLASSES, Found, TenantWord
+from dpu_agent.metrics.figures import AgentFigures
 from dpu_agent.runtime.worker import WorkerDeadError
 from kvlane.capsule import Opcode, Response
 from kvlane.errors import (
@@ -378,3 +381,46 @@ async def test_one_dead_worker_ends_the_agent_whichever_it_is(
             lane.worker.call(lambda: None)
         error = await asyncio.wait_for(world.agent.worker_death, LIMIT_S)
         assert str(error) == "out of order"
+
+
+async def test_figures_are_the_sums_over_lanes_and_outlive_sessions() -> None:
+    async with running(more_lanes=1) as world:
+        opened = [await world.open(namespace=Namespace(name=name)) for name in ("a", "b", "a")]
+        for host, _ in opened:
+            host.send(Opcode.EXIST, key_array(1, 2))
+            await answers(host, 1)
+        for _, session in opened:
+            await world.agent.close_session(session.session_id, "test")
+        figures = await asyncio.to_thread(world.agent.figures)
+        assert figures.data.commands == {"EXIST": 3}
+        assert figures.data.latencies[:, :LATENCY_CLASSES].sum() == 3
+        assert figures.tenants == {0: "a", 1: "b"}
+        nowhere = TenantWord.EXIST_KEYS + Found.NOWHERE
+        assert figures.data.tenants[:3, nowhere].tolist() == [4, 2, 0]
+        assert figures.data.nic_counters == world.agent._lanes[0].device.counters()
+        assert (figures.sessions, figures.data.in_flight, figures.nvme) == (0, 0, None)
+
+
+async def test_figures_are_to_be_had_while_sessions_come_and_go_and_at_the_end() -> None:
+    pages: list[AgentFigures] = []
+    over = threading.Event()
+
+    def read_on() -> None:
+        while not over.is_set():
+            pages.append(world.agent.figures())
+
+    async with running(more_lanes=1) as world:
+        reading = asyncio.create_task(asyncio.to_thread(read_on))
+        for number in range(20):
+            host, session = await world.open(namespace=Namespace(name=f"n{number}"))
+            host.send(Opcode.MATCH, key_array(number))
+            await answers(host, 1)
+            await world.agent.close_session(session.session_id, "test")
+    over.set()
+    await reading
+    pages.append(world.agent.figures())
+    assert pages[-1].data.commands == {"MATCH": 20}
+    assert pages[-1].data.nic_counters == {}
+    for earlier, later in pairwise(pages):
+        assert (later.data.latencies >= earlier.data.latencies).all()
+        assert (later.data.tenants >= earlier.data.tenants).all()

@@ -18,6 +18,7 @@ from kvlane.limits import MAX_BLOCK_BYTES, MAX_QUEUE_DEPTH, MAX_SESSIONS, MIN_BL
 def test_defaults() -> None:
     config = load_mapping(AgentConfig, {})
     assert parse_endpoint(config.control.listen) == ("127.0.0.1", 50057)
+    assert config.metrics.listen == ""
     assert (config.device.verbs, config.device.options) == ("emulator", {})
     assert config.store == StoreConfig(capacity_bytes=1 << 30, block_bytes=1 << 20, policy="lru")
     assert config.sessions == SessionsConfig(
@@ -63,6 +64,7 @@ def test_every_setting_is_documented() -> None:
         ({"sessions": {"max_queue_depth": MAX_QUEUE_DEPTH + 1}}, "sessions.max_queue_depth"),
         ({"sessions": {"watch_grace_ms": 0}}, "sessions.watch_grace_ms"),
         ({"sessions": {"watch_grace": 5}}, "sessions.watch_grace"),
+        ({"metrics": {"listen": "9100"}}, "metrics.listen"),
     ],
 )
 def test_what_the_agent_cannot_keep_is_refused_by_name(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+from dataclasses import replace
 
 import pytest
 
-from dpu_agent.config import AgentConfig, ControlConfig, StoreConfig
+from dpu_agent.config import AgentConfig, ControlConfig, MetricsConfig, StoreConfig
 from dpu_agent.runtime import process
 from dpu_agent.runtime.process import Ready, compile_ahead, run_agent
+from kvlane.errors import ConfigError
 from tests.support.loopback_verbs import LoopbackDevice, LoopbackFabric
+from tests.support.metrics_page import MetricsPage, scrape
 
 CONFIG = AgentConfig(
     control=ControlConfig(listen="127.0.0.1:0"),
@@ -109,3 +113,56 @@ def test_a_dead_worker_takes_the_process_down(
     code = run_agent(CONFIG, announce=lambda _: monkeypatch.setattr(device, "progress", fail))
     assert code == 1
     assert any(record.levelno == logging.CRITICAL for record in caplog.records)
+
+
+def test_metrics_are_off_by_default(device: LoopbackDevice) -> None:
+    ready: list[Ready] = []
+
+    def announce(news: Ready) -> None:
+        ready.append(news)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run_agent(CONFIG, announce=announce) == 0
+    assert ready[0].metrics == ""
+
+
+def test_metrics_are_served_as_long_as_the_agent_runs(device: LoopbackDevice) -> None:
+    addresses: list[str] = []
+    pages: list[MetricsPage] = []
+
+    def announce(news: Ready) -> None:
+        addresses.append(news.metrics)
+        pages.append(scrape(news.metrics))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    config = replace(CONFIG, metrics=MetricsConfig(listen="127.0.0.1:0"))
+    assert run_agent(config, announce=announce) == 0
+    assert pages[0].value("kvlane_sessions") == 0
+    assert pages[0].label_values("kvlane_build_info", "device") == {device.name}
+    with pytest.raises(OSError, match="refused"):
+        scrape(addresses[0])
+
+
+@pytest.mark.parametrize("section", ["control", "metrics"])
+def test_a_port_that_is_taken_is_said_before_anything_is_compiled(
+    section: str, device: LoopbackDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> bool:
+        raise AssertionError("kernels were compiled")
+
+    monkeypatch.setattr(process, "warm_up", never)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        sections = {"control": ControlConfig, "metrics": MetricsConfig}
+        config = replace(CONFIG, **{section: sections[section](listen=listen)})
+        with pytest.raises(ConfigError, match=listen):
+            run_agent(config, announce=lambda _: None)
+
+
+def test_control_plane_and_metrics_cannot_share_a_port(device: LoopbackDevice) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    config = replace(CONFIG, control=ControlConfig(listen), metrics=MetricsConfig(listen))
+    with pytest.raises(ConfigError, match=listen):
+        run_agent(config, announce=lambda _: None)
+    assert (device.fabric.qps, device.regions) == ({}, {})

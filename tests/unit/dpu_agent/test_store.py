@@ -153,6 +153,7 @@ def test_eviction_takes_the_oldest_and_no_more_than_needed() -> None:
     slots, statuses = reserve(store, KEYS[[4, 5, 5, 6, 4]])
     assert statuses == [OK, OK, EXISTS, OK, EXISTS]
     assert store.stats().evicted == 2
+    assert (store.displaced_blocks, store.demoted_blocks) == (2, 0)
     assert stored(store) == [2]
     publish(store, slots[slots >= 0])
     assert stored(store) == [2, 4, 5, 6]

@@ -32,6 +32,8 @@ def test_a_block_is_in_memory_until_it_lies_colder() -> None:
     assert rig.places(1) == (True, False)
     rig.mover.step(2)
     assert rig.places(1) == (False, True)
+    assert (rig.hot.displaced_blocks, rig.hot.demoted_blocks) == (0, 1)
+    assert rig.hot.stats().evicted == 1
 
 
 def test_what_is_wanted_comes_back_with_its_bytes() -> None:
