@@ -69,6 +69,13 @@ class EmulatedOptions:
         minimum=0,
         maximum=MAX_CHANNELS,
     )
+    policy: str = setting("lru", "Eviction policy of the memory.")
+    nvme: str = setting(
+        "", "Directories of a tier below memory, with ':' between them; empty: there is none."
+    )
+    nvme_capacity: int = setting(16 << 30, "Room in each of them.", unit=BYTES)
+    nvme_segment: int = setting(256 << 20, "Size of their files.", unit=BYTES)
+    nvme_policy: str = setting("lru", "Eviction policy of that tier.")
     faults: str = setting("", "Faults of the agent's link, such as drop=0.01.")
     seed: int = setting(0, "Seed of the faults.", minimum=0)
 
@@ -180,7 +187,11 @@ def _arguments(options: EmulatedOptions) -> Iterable[str]:
     yield from ("--link", options.link, "--spin-us", str(options.spin_us))
     yield from ("--batching", options.batching)
     yield from ("--workers", str(options.workers))
-    yield from ("--channels", str(options.channels))
+    yield from ("--channels", str(options.channels), "--policy", options.policy)
+    if options.nvme:
+        yield from ("--nvme", options.nvme, f"--set=nvme.policy={options.nvme_policy}")
+        yield from ("--nvme-capacity", str(options.nvme_capacity))
+        yield from ("--nvme-segment", str(options.nvme_segment))
 
 
 def _environment() -> dict[str, str]:

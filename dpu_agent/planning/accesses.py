@@ -14,6 +14,7 @@ from kvlane.trace import Request
 
 _NS_PER_MS = 1_000_000
 _MAX_NS = 1 << 62
+_MAX_TOKENS = 1 << 40
 _KEY_BITS = 62
 
 
@@ -28,15 +29,18 @@ class Accesses(NamedTuple):
     """Shape (requests,): where each request's blocks end."""
     arrivals_ns: NDArray[np.int64]
     """Shape (requests,): after the start of the trace."""
+    input_tokens: NDArray[np.int64]
+    """Shape (requests,): length of the prompt."""
 
 
 def flatten(requests: Iterable[Request]) -> Accesses:
     """The accesses of some requests; ``TraceFormatError`` when they name no block at all."""
-    names, ends, arrivals = array("Q"), array("q"), array("q")
+    names, ends, arrivals, tokens = array("Q"), array("q"), array("q"), array("q")
     for request in requests:
         names.extend(request.block_ids)
         ends.append(len(names))
         arrivals.append(int(min(request.timestamp_ms * _NS_PER_MS, _MAX_NS)))
+        tokens.append(min(request.input_tokens, _MAX_TOKENS))
     if not names:
         raise TraceFormatError("no request of the trace names a block; is hash_ids always empty?")
     distinct, blocks = np.unique(np.frombuffer(names, np.uint64), return_inverse=True)
@@ -45,6 +49,7 @@ def flatten(requests: Iterable[Request]) -> Accesses:
         keys=_keys(len(distinct)),
         request_ends=np.array(ends, np.int64),
         arrivals_ns=np.array(arrivals, np.int64),
+        input_tokens=np.array(tokens, np.int64),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from dpu_agent.cache._slot_kernels import new_slot_table
@@ -12,8 +11,8 @@ from dpu_agent.cache.policy.registry import POLICIES, make_policy
 from dpu_agent.planning._belady_kernels import simulate_belady
 from dpu_agent.planning._simulation_kernels import FAULT, simulate
 from dpu_agent.planning.accesses import Accesses
+from dpu_agent.planning.threads import on_all_processors
 from kvlane.errors import ConfigError
-from kvlane.processors import usable_processors
 
 ALL = "all"
 BELADY = "belady"
@@ -91,16 +90,7 @@ def plan_rates(
         total = len(accesses.blocks)
         return PlannedRate(policy, capacity, hits / total, prefix_hits / total)
 
-    # Compiled simulations run without the interpreter's lock, so threads are enough.
-    with ThreadPoolExecutor(max_workers=usable_processors()) as threads:
-        futures = [threads.submit(run, task) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                done(future.result(), len(tasks))
-        except BaseException:
-            threads.shutdown(cancel_futures=True)  # else all the others would be run first
-            raise
-    return [future.result() for future in futures]
+    return on_all_processors(tasks, run, lambda rate: done(rate, len(tasks)))
 
 
 def _tasks(

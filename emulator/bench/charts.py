@@ -19,9 +19,9 @@ from emulator.bench.limits import LIMIT_NAMES, limit_of
 from emulator.bench.report import Report
 from emulator.bench.rounds import Progress, alternate
 from emulator.bench.showing import markdown_table, terminal_text
-from emulator.bench.svg_chart import Chart, as_svg
 from emulator.bench.transfer import GBPS, Size, open_lanes, our_retrieve, our_store
 from emulator.bench.workload import LINKS, MIB
+from kvlane.report.line_chart import Chart, Line, as_svg
 
 NAME = "charts"
 RETRIEVE, STORE, LIMIT = "Retrieve", "Store", "limit"
@@ -137,12 +137,17 @@ def _chart(sweep: Sweep, link: str, points: Sequence[Point]) -> Chart:
         title=f"Retrieve and Store over {link}",
         x_name=sweep.x_name,
         y_name=GBPS,
-        series={
-            RETRIEVE: [(x, point.retrieve) for x, point in zip(xs, points, strict=True)],
-            STORE: [(x, point.store) for x, point in zip(xs, points, strict=True)],
-            points[0].limit_name: [(x, point.limit) for x, point in zip(xs, points, strict=True)],
-        },
+        lines=(
+            Line(RETRIEVE, [(x, point.retrieve) for x, point in zip(xs, points, strict=True)]),
+            Line(STORE, [(x, point.store) for x, point in zip(xs, points, strict=True)]),
+            Line(
+                points[0].limit_name,
+                [(x, point.limit) for x, point in zip(xs, points, strict=True)],
+                is_bound=True,
+            ),
+        ),
         x_labels={x: point.label for x, point in zip(xs, points, strict=True)},
+        x_is_log=True,
     )
 
 

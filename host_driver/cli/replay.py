@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from host_driver.cli.lookup import find_attribute
+from host_driver.cli.replay_tiers import check_has_tiers, tiered_target
 from host_driver.client import connect
 from host_driver.config import MIN_STAGING_BYTES, DriverConfig
 from host_driver.emulated import SCHEME
 from host_driver.replay.chat import BLOCK_TOKENS
+from host_driver.replay.page import as_page
 from host_driver.replay.report import ReplayResult
 from host_driver.replay.runner import Replay, ReplayOptions
 from host_driver.replay.workload import (
@@ -27,6 +32,12 @@ from host_driver.replay.workload import (
 from kvlane.errors import ConfigError
 from kvlane.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
 from kvlane.namespace import Namespace
+from kvlane.report.page import write_page
+from kvlane.tier_sizes import DRAM, HOTTER_POLICY, parse_policies
+
+VIRTUAL = "--virtual"
+VIRTUAL_TARGET = "dpu_agent.planning.replay_cli:virtual_replay"
+"""The command that replays in virtual time. By name, so that the driver imports no agent."""
 
 EXIT_WRONG_BYTES = 1
 """Some block came back other than it was stored."""
@@ -62,9 +73,13 @@ class ReplayJob:
 
 
 def full_target(
-    target: str, capacity_gib: float | None, block_bytes: int, workload: Workload
+    target: str,
+    capacity_gib: float | None,
+    block_bytes: int,
+    workload: Workload,
+    policy: str | None = None,
 ) -> str:
-    """``emulated:`` with its slots and capacity; every other target as it is.
+    """``emulated:`` with its slots, capacity and policy; every other target as it is.
 
     By default the workload fits, so that nothing is evicted, as far as memory allows.
     ``ConfigError`` when a capacity is none, or asked of an agent that has its own.
@@ -80,7 +95,10 @@ def full_target(
             )
         else:
             capacity = int(capacity_gib * 2**30)
-        return f"{SCHEME}?capacity={capacity}&block_bytes={block_bytes}"
+        chosen = f"&policy={policy}" if policy else ""
+        return f"{SCHEME}?capacity={capacity}&block_bytes={block_bytes}{chosen}"
+    if policy is not None:
+        raise ConfigError(f"--policy is for --target {SCHEME} alone; {target} has its own")
     if capacity_gib is not None:
         raise ConfigError(
             f"--capacity-gib is for --target {SCHEME} alone; {target} says its own capacity"
@@ -128,9 +146,34 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
         return asyncio.run(job.run(lambda done: progress.update(task, completed=done)))
 
 
-@click.command()
+class ReplayCommand(click.Command):
+    """With ``--virtual`` the command is another one, with options of its own."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Parse the arguments, or have the other command parse them."""
+        if VIRTUAL not in args:
+            return super().make_context(info_name, args, parent, **extra)
+        command: click.Command = find_attribute(VIRTUAL_TARGET)
+        others = [argument for argument in args if argument != VIRTUAL]
+        return command.make_context(f"{info_name} {VIRTUAL}", others, parent, **extra)
+
+
+@click.command(cls=ReplayCommand)
 @click.argument(
     "trace", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    VIRTUAL,
+    is_flag=True,
+    expose_value=False,
+    help="In virtual time instead: no agent and no payload, many tiers and policies; see kvlane "
+    "replay --virtual --help.",
 )
 @click.option(
     "--target",
@@ -155,6 +198,22 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
     type=float,
     help="Capacity of a private emulated agent.  [default: all blocks of the workload, up to "
     "half of the memory that is available]",
+)
+@click.option(
+    "--tier",
+    "tiers",
+    multiple=True,
+    metavar="NAME=SIZE[:DIR]",
+    help="Memory (dram) of a private emulated agent, and files (nvme) below it, in DIR or in a "
+    "temporary folder: --tier dram=64MiB --tier nvme=1GiB.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="[TIER=]NAME",
+    help="Eviction policy of the coldest tier of a private emulated agent, or of the one named; "
+    f"the others have {HOTTER_POLICY}.  [default: {HOTTER_POLICY}]",
 )
 @click.option(
     "--concurrency",
@@ -195,6 +254,7 @@ def run_with_progress(job: ReplayJob) -> ReplayResult:
 @click.option(
     "--seed", default=1, show_default=True, help="Seed of the synthetic chat and of the faults."
 )
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write HTML there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.pass_context
 def replay(  # noqa: PLR0913 - one argument for each option, as click passes them
@@ -205,6 +265,8 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
     limit: int | None,
     block_bytes: int,
     capacity_gib: float | None,
+    tiers: tuple[str, ...],
+    policies: tuple[str, ...],
     concurrency: int,
     queue_depth: int,
     data_listen: str | None,
@@ -212,6 +274,7 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
     mtu: int,
     faults: str,
     seed: int,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Replay TRACE against an agent, and verify every byte that comes back.
@@ -232,13 +295,16 @@ def replay(  # noqa: PLR0913 - one argument for each option, as click passes the
         emulated = {"--data-listen": data_listen, "--faults": faults}
         driver = rdma_driver_config(rdma_device, queue_depth, mtu, emulated)
     workload = Workload(trace, limit, seed)
-    job = ReplayJob(
-        workload=workload,
-        target=full_target(target, capacity_gib, block_bytes, workload),
-        options=options,
-        driver=driver,
-    )
-    result = run_with_progress(job)
+    with ExitStack() as undo:
+        if tiers:
+            check_has_tiers(target, capacity_gib)
+            full = tiered_target(tiers, policies, block_bytes, undo)
+        else:
+            policy = parse_policies(policies, [DRAM])[DRAM] if policies else None
+            full = full_target(target, capacity_gib, block_bytes, workload, policy)
+        result = run_with_progress(ReplayJob(workload, full, options, driver))
+    if report is not None:
+        write_page(report, as_page(result, trace.name if trace else "synthetic chat"))
     if as_json:
         click.echo(result.to_json())
     else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from rich.table import Table
+
+from host_driver.replay.timeline import TimeWindows, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,13 @@ class ReplayResult:
     retrieve: Latency
     store: Latency
     seconds: float
+    tokens: Tokens = field(default_factory=Tokens)
+    windows: TimeWindows = field(default_factory=TimeWindows)
+    latency_quantiles_us: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Times of commands by kind, at ``timeline.SHARES``."""
+    tier_counters: Mapping[str, int] = field(default_factory=dict)
+    """What the agent counts of its tier of files: added while the replay ran, or, of what is a
+    level, as it was at the end. Empty where there is no such tier."""
 
     @property
     def hit_rate(self) -> float:
@@ -79,6 +88,7 @@ class ReplayResult:
     def to_json(self) -> str:
         """One line: every field by its name, and the three rates."""
         rates = {
+            "mode": "real",
             "hit_rate": self.hit_rate,
             "unbounded_hit_rate": self.unbounded_hit_rate,
             "gigabytes_per_second": self.gigabytes_per_second,
@@ -110,6 +120,8 @@ class ReplayResult:
             ("retrieve p50 / p99", str(self.retrieve)),
             ("store p50 / p99", str(self.store)),
             ("packets sent again", f"{self.retransmissions:,}"),
+            ("prefill tokens saved", f"{self.tokens.saved:,} of {self.tokens.asked:,}"),
+            *((name, f"{value:,}") for name, value in self.tier_counters.items()),
         ]
         for row in rows:
             table.add_row(*row)

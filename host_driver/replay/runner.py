@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_driver.replay import payload
+from host_driver.replay.chat import BLOCK_TOKENS
 from host_driver.replay.order import ArrivalOrder
 from host_driver.replay.report import Latency, ReplayResult
+from host_driver.replay.timeline import Timeline, quantiles_us
 from host_driver.results import RetrieveResult, StoreResult
 from kvlane.capsule import KeyArray, KeyStatus
 from kvlane.errors import ConfigError, TransferError
@@ -31,6 +33,10 @@ BUFFER_BYTES = 16 << 20
 
 RETRANSMITTED = "retransmitted_packets"
 """The NIC counter of packets sent again."""
+
+_TIER_PREFIX = "nvme_"
+_TIER_LEVELS = ("nvme_blocks", "nvme_live_bytes", "nvme_dead_bytes", "nvme_free_bytes")
+"""Counters of the agent's tier of files that say how things are, rather than what happened."""
 
 
 class Driver(Protocol):
@@ -97,6 +103,7 @@ class _Tally:
     match_ns: list[int] = field(default_factory=list)
     retrieve_ns: list[int] = field(default_factory=list)
     store_ns: list[int] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=lambda: Timeline(BLOCK_TOKENS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,14 @@ class _Outside:
 
     evicted: int
     retransmitted: int
+    tier: Mapping[str, int]
+
+    def tier_since(self, before: _Outside) -> dict[str, int]:
+        """What was added since, and levels as they are."""
+        return {
+            name: value - (0 if name in _TIER_LEVELS else before.tier.get(name, 0))
+            for name, value in self.tier.items()
+        }
 
 
 class _BlockKeys:
@@ -160,7 +175,7 @@ class Replay:
             shared = iter(requests)
             await _all_or_none([self._work(shared, buffer) for buffer in rows])
             seconds = (time.perf_counter_ns() - start_ns) / 1e9
-            return self._result(before, await self._outside(), seconds)
+            return self._result(before, await self._outside(), start_ns, seconds)
         finally:
             await asyncio.gather(*(self._driver.free(buffer) for buffer in buffers))
 
@@ -172,17 +187,22 @@ class Replay:
             try:
                 for event in turn.earlier:
                     await event.wait()
+                hit = 0
                 if request.block_ids:
-                    await self._serve(self._keys.of(request.block_ids), buffer)
+                    hit = await self._serve(self._keys.of(request.block_ids), buffer)
             finally:
                 self._order.release(turn)
+            self._tally.timeline.add(
+                time.perf_counter_ns(), len(request.block_ids), hit, request.input_tokens
+            )
             self._tally.requests += 1
             self._tally.blocks_asked += len(request.block_ids)
             self._tally.unbounded_hits += turn.unbounded_hits
             if self._on_request is not None:
                 self._on_request(self._tally.requests)
 
-    async def _serve(self, keys: KeyArray, buffer: NDArray[np.uint8]) -> None:
+    async def _serve(self, keys: KeyArray, buffer: NDArray[np.uint8]) -> int:
+        """One request; how many leading blocks were there."""
         start_ns = time.perf_counter_ns()
         matched = await self._driver.match(keys)
         self._tally.match_ns.append(time.perf_counter_ns() - start_ns)
@@ -194,6 +214,7 @@ class Replay:
         to_store = keys[missing]
         for first in range(0, len(to_store), len(buffer)):
             await self._store(to_store[first : first + len(buffer)], buffer)
+        return int(missing.argmax()) if len(to_store) else len(keys)
 
     async def _retrieve(self, keys: KeyArray, buffer: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Retrieve and verify; return which of the keys are not there any more."""
@@ -230,10 +251,16 @@ class Replay:
     async def _outside(self) -> _Outside:
         stats = await self._driver.stats()
         retransmitted = self._driver.counters().get(RETRANSMITTED, 0)
-        retransmitted += dict(stats.device_counters).get(RETRANSMITTED, 0)
-        return _Outside(int(stats.store.evicted), int(retransmitted))
+        counters = dict(stats.device_counters)
+        retransmitted += counters.get(RETRANSMITTED, 0)
+        tier = {
+            name: int(counters[name]) for name in sorted(counters) if name.startswith(_TIER_PREFIX)
+        }
+        return _Outside(int(stats.store.evicted), int(retransmitted), tier)
 
-    def _result(self, before: _Outside, after: _Outside, seconds: float) -> ReplayResult:
+    def _result(
+        self, before: _Outside, after: _Outside, start_ns: int, seconds: float
+    ) -> ReplayResult:
         tally = self._tally
         return ReplayResult(
             requests=tally.requests,
@@ -251,6 +278,12 @@ class Replay:
             retrieve=Latency.of(tally.retrieve_ns),
             store=Latency.of(tally.store_ns),
             seconds=seconds,
+            tokens=tally.timeline.tokens(),
+            windows=tally.timeline.windows(start_ns),
+            latency_quantiles_us=quantiles_us(
+                {"match": tally.match_ns, "retrieve": tally.retrieve_ns, "store": tally.store_ns}
+            ),
+            tier_counters=after.tier_since(before),
         )
 
 

@@ -52,6 +52,7 @@ def test_wheel_holds_exactly_the_four_packages(dist: Path) -> None:
     assert len(tops) == len(PACKAGES) + 1
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert "kvlane/control/v1/control.proto" in names
+    assert "dpu_agent/planning/profiles/llama-3-70b-fp16.yaml" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

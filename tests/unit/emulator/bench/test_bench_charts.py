@@ -2,16 +2,10 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from emulator.bench.charts import SWEEPS, Curves, Point, Sweep, run
-from emulator.bench.svg_chart import HEIGHT, WIDTH, Chart, as_svg
 from emulator.bench.transfer import Size
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def _point(sweep: Sweep, link: str, size: Size) -> Point:
@@ -37,32 +31,6 @@ def _curves() -> Curves:
             for size in sweep.sizes
         ]
     )
-
-
-def _chart(series: dict[str, list[tuple[float, float]]]) -> Chart:
-    return Chart("a < b", "x", "y", series, {1: "1", 8: "8"})
-
-
-def test_a_chart_has_a_line_for_every_series_and_a_mark_for_every_point() -> None:
-    root = ElementTree.fromstring(as_svg(_chart({"one": [(1, 0), (8, 3)], "two": [(4, 1)]})))
-    assert len(root.findall(f"{SVG}polyline")) == 2
-    assert len(root.findall(f"{SVG}circle")) == 3
-    texts = [text.text for text in root.findall(f"{SVG}text")]
-    for wanted in ("a < b", "one", "two", "1", "8", "x", "y"):
-        assert wanted in texts
-
-
-def test_x_doubles_at_equal_distances_and_higher_is_further_up() -> None:
-    root = ElementTree.fromstring(as_svg(_chart({"one": [(1, 0), (2, 1), (4, 2), (8, 3)]})))
-    places = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter(f"{SVG}circle")]
-    steps = [after[0] - before[0] for before, after in pairwise(places)]
-    assert steps == pytest.approx([steps[0]] * 3, abs=0.2)
-    assert all(after[1] < before[1] for before, after in pairwise(places))
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
-
-
-def test_a_chart_of_nothing_but_zero_is_still_a_chart() -> None:
-    ElementTree.fromstring(as_svg(_chart({"flat": [(1, 0.0)]})))
 
 
 def test_sweeps_cover_what_they_promise() -> None:
