@@ -72,7 +72,8 @@ async def test_figures_agree_with_what_was_done_and_outlive_the_session(link: st
 async def test_what_lies_in_files_is_told_apart(tmp_path: Path) -> None:
     count = 2 * HOT_BLOCKS
     tier = (f"--nvme={tmp_path}", "--nvme-capacity=32MiB", "--nvme-segment=2MiB")
-    with AgentProcess(METRICS, *SIZES, *tier) as agent:
+    # Nothing is to come back but what is asked for.
+    with AgentProcess(METRICS, *SIZES, *tier, "--set=nvme.prefetch=none") as agent:
         async with await connected(agent) as dpu:
             keys, blocks = chain(dpu, count), payload(count, BLOCK_BYTES)
             for first in range(0, count, 8):

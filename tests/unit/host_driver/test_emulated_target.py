@@ -92,7 +92,7 @@ def test_options_become_arguments(emulator: Write, tmp_path: Path) -> None:
     assert seen.read_text() == (
         "--listen 127.0.0.1:0 --ready-json --exit-on-stdin-eof "
         "--capacity 4096 --block-bytes 64 --faults drop=0.5 --seed 3 --link udp --spin-us 50 "
-        "--batching auto --workers 0 --channels 0"
+        "--batching auto --workers 0 --channels 0 --policy lru"
     )
 
 

@@ -94,6 +94,8 @@ OTHER_REASONS = {
     "tests/meta/test_policy_docs.py": "interpreted, so many accesses take hours",
     "tests/support/conversation_trace.py": "Mooncake's trace is nobody's to install",
     "tests/unit/dpu_agent/test_reuse_policy.py": "interpreted, what learns takes hours to learn",
+    "tests/unit/dpu_agent/test_hierarchy.py": "interpreted, so many accesses take hours",
+    "tests/unit/dpu_agent/test_metrics_server.py": "without IPv6 there is no such address",
     "tests/unit/host_driver/test_route.py": "without a route there is no source address",
 }
 """Where else tests may be skipped, and why nothing is lacking there."""
