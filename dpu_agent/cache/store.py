@@ -175,9 +175,7 @@ class BlockStore:
 
     def guesses(self) -> Guesses:
         """What became of the blocks that were brought here on a guess."""
-        books = new_ledger(self.capacity_blocks)
-        kernels.copy_ledger(self.arrays, books)
-        book = books[0]
+        book = self._book()
         return Guesses(
             open=int(book["guessed"]),
             open_bytes=int(book["guessed_bytes"]),
@@ -215,6 +213,11 @@ class BlockStore:
         return int(self.arrays.ledger[0]["free"])
 
     @property
+    def guessed_blocks(self) -> int:
+        """As ``Guesses.open``; without the lock."""
+        return int(self.arrays.ledger[0]["guessed"])
+
+    @property
     def displaced_blocks(self) -> int:
         """Of those evicted, the ones that a new block has pushed out; without the lock."""
         return int(self.arrays.ledger[0]["displaced"])
@@ -242,11 +245,16 @@ class BlockStore:
             return None
         return self.policy.take_fault() or RuntimeError("the policy did not say why it failed")
 
-    def stats(self) -> StoreStats:
-        """Gauges and counters."""
+    def _book(self) -> np.void:
+        """The ledger as it is between two batches."""
         books = np.empty_like(self.arrays.ledger)
         kernels.copy_ledger(self.arrays, books)
-        book = books[0]
+        book: np.void = books[0]
+        return book
+
+    def stats(self) -> StoreStats:
+        """Gauges and counters."""
+        book = self._book()
         return StoreStats(
             capacity_blocks=self.capacity_blocks,
             block_bytes=self.block_bytes,

@@ -126,11 +126,10 @@ def _answer(
         return
     if read.opcode == _EXIST:
         statuses, colder = cold_kernels.exist(serving, keys)
-    else:
-        statuses, colder = store_kernels.delete(serving.store, keys), 0
-    found = _put_statuses(connection, slot, statuses)
-    if read.opcode == _EXIST:
+        found = _put_statuses(connection, slot, statuses)
         count_keys(connection, _EXIST_KEYS, found - colder, colder, len(keys) - found)
+    else:
+        found = _put_statuses(connection, slot, store_kernels.delete(serving.store, keys))
     _respond(serving, connection, slot, read, found, _padded(read.key_count))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from itertools import accumulate
 
@@ -210,17 +210,20 @@ def _add_memory(page: Page, store: StoreFigures) -> None:
     page.add("kvlane_tier_fragmentation_ratio", wasted, MEMORY)
 
 
+def _add_fields(page: Page, shown: Mapping[str, tuple[str, ...]], figures: object) -> None:
+    """Some fields of a record, each under the metric and labels that show it; in seconds those that
+    are in microseconds."""
+    for field, (name, *labels) in shown.items():
+        value = getattr(figures, field)
+        page.add(name, value / 1e6 if field.endswith("_us") else value, *labels)
+
+
 def _add_nvme(page: Page, nvme: NvmeFigures) -> None:
     _add_store(page, nvme.store, NVME)
-    for field, (name, *labels) in TIER_FIGURES.items():
-        page.add(name, getattr(nvme.moves, field), *labels)
-    for field, (name, *labels) in GUESS_FIGURES.items():
-        page.add(name, getattr(nvme.guesses, field), *labels)
-    for field, (name, *labels) in COMPRESSION_FIGURES.items():
-        value = getattr(nvme.compression, field)
-        page.add(name, value / 1e6 if field.endswith("_us") else value, *labels)
-    for field, (name, *labels) in LOG_FIGURES.items():
-        page.add(name, getattr(nvme.log, field), *labels)
+    _add_fields(page, TIER_FIGURES, nvme.moves)
+    _add_fields(page, GUESS_FIGURES, nvme.guesses)
+    _add_fields(page, COMPRESSION_FIGURES, nvme.compression)
+    _add_fields(page, LOG_FIGURES, nvme.log)
     page.add("kvlane_segment_log_failed_directories", len(nvme.log.failed_directories))
     page.add("kvlane_tier_capacity_bytes", nvme.log.capacity_bytes, NVME)
     page.add("kvlane_tier_fragmentation_ratio", nvme.log.fragmentation, NVME)

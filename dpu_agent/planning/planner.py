@@ -31,13 +31,14 @@ class PlannedRate:
 
     policy: str
     capacity_blocks: int
+    """Of all tiers together, where there are several."""
     hit_rate: float
     """Hits by block accesses."""
     prefix_hit_rate: float
     """Blocks in the unbroken leading hits of each request, by block accesses."""
 
 
-Done = Callable[[PlannedRate, int], None]
+Done = Callable[[PlannedRate, int], object]
 """Takes each rate as soon as it is known, and how many there will be."""
 
 
@@ -66,6 +67,13 @@ def hits_of(policy: str, accesses: Accesses, capacity_blocks: int) -> Hits:
     return simulated_hits(make_policy(policy, slots), accesses, slots)
 
 
+def planned_rate(policy: str, capacity_blocks: int, accesses: Accesses) -> PlannedRate:
+    """The rates of one policy, or of a bound, at one capacity."""
+    hits, prefix_hits = hits_of(policy, accesses, capacity_blocks)
+    total = len(accesses.blocks)
+    return PlannedRate(policy, capacity_blocks, hits / total, prefix_hits / total)
+
+
 def simulated_hits(policy: EvictionPolicy, accesses: Accesses, capacity_blocks: int) -> Hits:
     """Hits of a new policy for so many slots, of which none is ever pinned."""
     table = new_slot_table(capacity_blocks)
@@ -85,10 +93,7 @@ def plan_rates(
     tasks = list(_tasks(policies, capacities_blocks, len(accesses.keys)))
 
     def run(task: tuple[str, int]) -> PlannedRate:
-        policy, capacity = task
-        hits, prefix_hits = hits_of(policy, accesses, capacity)
-        total = len(accesses.blocks)
-        return PlannedRate(policy, capacity, hits / total, prefix_hits / total)
+        return planned_rate(*task, accesses)
 
     return on_all_processors(tasks, run, lambda rate: done(rate, len(tasks)))
 

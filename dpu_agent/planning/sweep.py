@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from dpu_agent.planning.accesses import Accesses
 from dpu_agent.planning.hierarchy import VirtualTier, run_hierarchy
-from dpu_agent.planning.planner import BOUNDS, UNBOUNDED, hits_of
+from dpu_agent.planning.planner import BOUNDS, UNBOUNDED, Done, PlannedRate, planned_rate
 from dpu_agent.planning.threads import on_all_processors
-
-
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
-    """What one policy gives in tiers of one size."""
-
-    policy: str
-    capacity_blocks: int
-    """Of all tiers together."""
-    hit_rate: float
-    prefix_hit_rate: float
-
-
-Done = Callable[[SweepPoint, int], object]
-"""Takes each point as soon as it is known, and how many there will be."""
 
 
 def scaled(tiers: Sequence[VirtualTier], scale: float) -> list[VirtualTier]:
@@ -43,17 +28,10 @@ def total_blocks(tiers: Sequence[VirtualTier]) -> int:
     return sum(tier.capacity_blocks for tier in tiers)
 
 
-def rates_of(accesses: Accesses, tiers: Sequence[VirtualTier], name: str) -> SweepPoint:
+def rates_of(accesses: Accesses, tiers: Sequence[VirtualTier], name: str) -> PlannedRate:
     """One point, under the name of what was simulated."""
     outcome = run_hierarchy(accesses, tiers)
-    return SweepPoint(name, total_blocks(tiers), outcome.hit_rate, outcome.prefix_hit_rate)
-
-
-def _bound(accesses: Accesses, bound: str, capacity_blocks: int) -> SweepPoint:
-    """A bound, of one cache as large as all tiers together."""
-    hits, prefix_hits = hits_of(bound, accesses, capacity_blocks)
-    asked = len(accesses.blocks)
-    return SweepPoint(bound, capacity_blocks, hits / asked, prefix_hits / asked)
+    return PlannedRate(name, total_blocks(tiers), outcome.hit_rate, outcome.prefix_hit_rate)
 
 
 def sweep(
@@ -62,7 +40,7 @@ def sweep(
     policies: Sequence[str],
     scales: Sequence[float],
     done: Done = lambda _point, _total: None,
-) -> list[SweepPoint]:
+) -> list[PlannedRate]:
     """In the order of policies, then scales, on all processors.
 
     A policy reigns in the coldest tier; the others keep theirs. Belady's optimum and the unbounded
@@ -75,11 +53,11 @@ def sweep(
         else:
             tasks += [(policy, scaled(tiers, scale)) for scale in sorted(scales)]
 
-    def run(task: tuple[str, list[VirtualTier]]) -> SweepPoint:
+    def run(task: tuple[str, list[VirtualTier]]) -> PlannedRate:
         policy, sized = task
         if policy in BOUNDS:
             blocks = len(accesses.keys) if policy == UNBOUNDED else total_blocks(sized)
-            return _bound(accesses, policy, blocks)
+            return planned_rate(policy, blocks, accesses)
         return rates_of(accesses, with_policy(sized, policy), policy)
 
     return on_all_processors(tasks, run, lambda point: done(point, len(tasks)))

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dpu_agent.planning.hierarchy import Outcome
+from dpu_agent.planning.planner import PlannedRate
 from dpu_agent.planning.sizing import LeastCapacity, WorthwhileCapacity
-from dpu_agent.planning.sweep import SweepPoint
 from dpu_agent.planning.virtual_replay import VirtualReplay
 
 _NS_PER_S = 1e9
@@ -119,7 +119,7 @@ def _steps(sums: Any) -> list[int]:
     return steps
 
 
-def _point(point: SweepPoint, block_bytes: int) -> dict[str, Any]:
+def _point(point: PlannedRate, block_bytes: int) -> dict[str, Any]:
     return {**asdict(point), "capacity_bytes": point.capacity_blocks * block_bytes}
 
 

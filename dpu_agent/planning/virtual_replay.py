@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dpu_agent.planning.accesses import Accesses
 from dpu_agent.planning.costs import Prefill, Spread, Values, first_token_ms, load_ms, prefill_of
 from dpu_agent.planning.hierarchy import Outcome, VirtualTier, run_hierarchy
+from dpu_agent.planning.planner import PlannedRate
 from dpu_agent.planning.profile import LatencyProfile
 from dpu_agent.planning.sizing import (
     CurvePoint,
@@ -20,7 +21,7 @@ from dpu_agent.planning.sizing import (
     least_capacity,
     worthwhile_capacity,
 )
-from dpu_agent.planning.sweep import SweepPoint, sweep
+from dpu_agent.planning.sweep import sweep
 from dpu_agent.planning.threads import on_all_processors
 
 WINDOWS = 60
@@ -68,7 +69,7 @@ class VirtualReplay:
     first_token_ms: Spread
     """Estimated, without waiting for others."""
     first_token_without_cache_ms: Spread
-    points: tuple[SweepPoint, ...]
+    points: tuple[PlannedRate, ...]
     least: tuple[LeastCapacity, ...]
     worthwhile: tuple[WorthwhileCapacity, ...]
     simulated_accesses: int

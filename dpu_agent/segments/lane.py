@@ -177,12 +177,13 @@ class Lane:
         segment = self.segment
         if segment is None or len(segment.entries) + MAX_ENTRIES_PER_BATCH > MAX_ORDINAL:
             return placed
+        kept = self._kept_for_moves()
         while self.waiting:
             item = self.waiting.popleft()
             if self._must_wait(item):
                 left.append(item)
                 continue
-            verdict = self._verdict(item, room - header_nbytes(entries) - payload)
+            verdict = self._verdict(item, room - header_nbytes(entries) - payload, kept)
             if verdict is not ItemStatus.OK:
                 self.waiting_bytes -= item.nbytes
                 item.ticket.finish(item.index, verdict)
@@ -206,16 +207,20 @@ class Lane:
         self.waiting.extendleft(reversed(left))
         return placed
 
-    def _verdict(self, item: Pending, room: int) -> ItemStatus:
-        """Why an item is not written."""
+    def _kept_for_moves(self) -> float:
+        """Bytes that tombstones of callers must leave: in the last segment there must stay room to
+        empty another, or none is ever free again. 0 in any other."""
+        if not self._reserved or self._next_free() is not None:
+            return 0
+        config = self._log.config
+        return (1 + config.compact_below) / 2 * config.segment_bytes
+
+    def _verdict(self, item: Pending, room: int, kept: float) -> ItemStatus:
+        """Why an item is not written, if it is not."""
         if self._is_void(item):
             return ItemStatus.NOT_FOUND
-        if self._reserved and item.record is None and not item.exact:
-            # In the last segment there must stay room to empty another, or none is ever free again.
-            config = self._log.config
-            kept = (1 + config.compact_below) / 2 * config.segment_bytes
-            if room < kept and self._next_free() is None:
-                return ItemStatus.NO_SPACE
+        if kept and room < kept and item.record is None and not item.exact:
+            return ItemStatus.NO_SPACE
         return ItemStatus.OK
 
     def _is_void(self, item: Pending) -> bool:

@@ -105,7 +105,7 @@ class Prefetches:
             under_way < _MOST_UNDER_WAY
             and not self._promotions.has_wishes
             and self._hot.free_blocks > self._kept_free
-            and self._hot.guesses().open + under_way < self._most_open
+            and self._hot.guessed_blocks + under_way < self._most_open
             and self._budget.is_open(now)
         )
 
